@@ -1,0 +1,1 @@
+"""The configuration file: one schema for validation, sample file and docs, and its loading."""

@@ -1,0 +1,1 @@
+"""Metrics out: the catalogue of names, and collectors that read one snapshot."""

@@ -1,0 +1,299 @@
+"""Frozen values that the rooms hand to each other.
+
+Facts (what the sources saw) come first, then what the detector makes of them, then the snapshot that the
+readers get. Times named ``t``, ``start``, ``end`` or ``modified`` are seconds on one monotonic clock; a
+wall-clock time has ``unix`` in its name. Paths are absolute ``str`` decoded with ``os.fsdecode``
+(``surrogateescape``), so that any file name the kernel allows survives the round trip.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Union
+
+# --- settings -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySettings:
+    """One configured directory: ``name`` is the ``dir`` label, ``path`` may hold ``*`` and ``**``."""
+
+    name: str
+    path: str
+    layout: str = "auto"
+    ignore: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DetectSettings:
+    """When a burst of writes is a save, and when it has ended (seconds, bytes)."""
+
+    quiet_seconds: float = 10.0
+    min_bytes: int = 1024 * 1024
+    stall_seconds: float = 60.0
+    incomplete_seconds: float = 600.0
+
+
+# --- facts ----------------------------------------------------------------------------------------------
+
+FileEventKind = Literal["create", "open", "close_write", "moved", "deleted", "link"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileEvent:
+    """Something happened to one name.
+
+    ``open`` means opened for writing (or truncated) while it existed already. For ``moved``, ``path`` is the
+    old name (None: from outside every watched directory) and ``to`` the new one (None: moved out of sight).
+    ``link`` is a hard or symbolic link: no bytes were written. ``size`` and ``inode`` are what ``lstat`` said
+    right after the event, None when not asked or no longer there. ``found`` marks what a scan found instead
+    of an event; ``local`` is False when no process of this host is known to have written it. ``started`` is
+    the file's birth on the monotonic clock where the file system tells it; ``modified`` its last data change.
+    ``initial`` marks what was there when watching (again) began.
+    """
+
+    t: float
+    event: FileEventKind
+    path: str | None
+    to: str | None = None
+    is_dir: bool = False
+    pid: int | None = None
+    size: int | None = None
+    inode: str | None = None
+    found: bool = False
+    local: bool = True
+    initial: bool = False
+    started: float | None = None
+    modified: float | None = None
+
+
+ProgressMethod = Literal["size", "data", "descriptor", "io", "allocated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one open file is.
+
+    ``size`` and ``allocated`` are bytes from ``stat``; ``position`` is the source's best knowledge of the
+    bytes written so far, by ``method``; None when it can't tell. ``writers`` counts local processes that hold
+    the file open for writing: 0 none, 1 at least one, None unknown.
+    """
+
+    t: float
+    path: str
+    size: int
+    allocated: int | None = None
+    position: int | None = None
+    inode: str | None = None
+    writers: int | None = None
+    modified: float | None = None
+    method: ProgressMethod | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """The processes seen writing below a directory, and the run they belong to.
+
+    ``run_id`` is the scheduler's job id, or None; ``scheduler`` is ``slurm``, ``kubernetes``, ``systemd``, ...
+    or None; ``run`` is a short stable name for people. ``alive`` is False once every one of ``pids`` ended.
+    """
+
+    t: float
+    directory: str
+    pids: tuple[int, ...]
+    run: str | None = None
+    scheduler: str | None = None
+    run_id: str | None = None
+    commands: tuple[str, ...] = ()
+    alive: bool = True
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Free and total bytes of the file system below a directory; ``available`` 0 means full for its writer."""
+
+    t: float
+    directory: str
+    available: int
+    size: int
+
+
+WatchEvent = Literal["up", "down", "overflow", "rescan"]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchChange:
+    """The watch of a directory changed: events may be lost before this moment."""
+
+    t: float
+    directory: str
+    event: WatchEvent
+    reason: str = ""
+
+
+Fact = Union[FileEvent, Progress, Writers, Space, WatchChange]  # noqa: UP007 (a runtime alias on 3.10)
+
+# --- what the detector makes of them --------------------------------------------------------------------
+
+SaveResult = Literal["complete", "incomplete", "aborted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """One finished save. Durations in seconds, bandwidths in bytes per second, unknown values None.
+
+    ``duration_seconds`` = ``end`` - ``start``: commit minus first write-open, without the quiet time the
+    detector waited. ``active_seconds`` is the time in which bytes flowed, ``flow`` its stretches.
+    ``late`` marks files that arrived for a save already counted: their bytes and files add to the totals,
+    but no save is counted twice.
+    """
+
+    directory: str
+    path: str
+    layout: str
+    step: int | None
+    result: SaveResult
+    reason: str | None
+    start: float
+    end: float
+    duration_seconds: float | None
+    bytes: int
+    files: int
+    active_seconds: float | None
+    average_bandwidth: float | None
+    sustained_bandwidth: float | None
+    peak_bandwidth: float | None
+    flow: tuple[tuple[float, float], ...] = ()
+    pids: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSave:
+    """One save that is still being written. ``bytes`` seen so far; ``stalled``: no new byte for long."""
+
+    directory: str
+    path: str
+    layout: str
+    step: int | None
+    start: float
+    bytes: int
+    files: int
+    open_files: int
+    last_byte: float
+    stalled: bool
+
+
+# --- storage --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Where a directory's bytes go. ``device`` is a name as in /dev without the prefix, or the remote source.
+
+    ``shared`` is True where other hosts can write the same file system.
+    """
+
+    mountpoint: str
+    device: str
+    fstype: str
+    transport: str
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStatus:
+    """Latest storage facts of one directory; None where unknown or the mount does not answer."""
+
+    directory: str
+    mount: Mount | None = None
+    available_bytes: int | None = None
+    size_bytes: int | None = None
+    device_written_bytes: int | None = None
+    dirty_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchStatus:
+    """State of the watch of one directory. ``backend`` is ``inotify`` or ``poll``.
+
+    ``watched_directories`` counts directories under watch (or polled); ``coverage`` is the share (0..1) of
+    the tree's directories that inotify covers; ``limit_reached``: a kernel limit keeps it below 1.
+    """
+
+    directory: str
+    backend: str
+    up: bool
+    watched_directories: int = 0
+    limit_reached: bool = False
+    coverage: float = 1.0
+
+
+# --- the snapshot ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Cumulative-free histogram: ``counts[i]`` observations at most ``bounds[i]``, the last beyond all bounds.
+
+    ``exemplars[i]`` is (value, unix time, step) of the latest observation in that bucket, or None.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+    exemplars: tuple[tuple[float, float, int] | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySnapshot:
+    """Everything the readers may know about one configured directory at one moment."""
+
+    name: str
+    path: str
+    saves: dict[str, int]  # result -> count; every result is present
+    save_bytes: int
+    save_files: int
+    written_bytes: int
+    write_active_seconds: float
+    duration: Histogram
+    open_saves: tuple[OpenSave, ...]
+    last_save: Save | None
+    retained_checkpoints: int | None  # None until the tree has been scanned
+    retained_bytes: int | None
+    deleted_checkpoints: int
+    run: Writers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchCounters:
+    """Counters of the watching itself, over all directories."""
+
+    overflows: int = 0
+    dropped: int = 0
+    rescans: dict[str, int] = field(default_factory=dict)  # reason -> count
+    events: dict[str, int] = field(default_factory=dict)  # event kind -> count
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigStatus:
+    """Outcome of the last configuration (re)load."""
+
+    successful: bool = True
+    success_unix: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One consistent copy of all state. ``unix_minus_t`` turns a monotonic time into Unix seconds."""
+
+    t: float
+    unix_minus_t: float
+    directories: tuple[DirectorySnapshot, ...]
+    storage: tuple[StorageStatus, ...] = ()
+    watches: tuple[WatchStatus, ...] = ()
+    counters: WatchCounters = field(default_factory=WatchCounters)
+    config: ConfigStatus = field(default_factory=ConfigStatus)
+    sources_healthy: dict[str, bool] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Facts in: one module per kind of fact."""

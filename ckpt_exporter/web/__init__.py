@@ -1,0 +1,1 @@
+"""HTTP: server, routes and the status page."""
