@@ -1,0 +1,244 @@
+"""One save in the making: its files, its signs of commit, and what it amounts to when it ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ckpt_exporter.detect.bandwidth import Chunk, measure
+from ckpt_exporter.detect.files import FileRecord
+from ckpt_exporter.detect.layouts import LAYOUTS, SHARDED_COMMIT, SHARDED_DATA, Layout
+from ckpt_exporter.model import OpenSave, Save, SaveResult
+
+# Bytes that arrived by a rename from outside weigh this share before duration and bandwidth are unknown.
+ARRIVED_SHARE_UNKNOWN = 0.01
+# A marker this much older than the last byte pointed at a checkpoint that was not there yet.
+EARLY_POINTER_SECONDS = 1.0
+# A file whose data fills less than this share of its size was not (yet) written by anything seen here.
+SPARSE_SHARE_UNKNOWN = 0.5
+
+
+class SaveInProgress:
+    """A save that is open. ``holder`` is the directory in which the checkpoint (``key``) lies.
+
+    ``named`` tells that a layout's name matched; ``place`` that nearness alone made the group.
+    """
+
+    def __init__(
+        self, key: str, layout: str, step: int | None, t: float, *, named: bool, holder: str
+    ) -> None:
+        self.key = key
+        self.layout = layout
+        self.step = step
+        self.named = named
+        self.holder = holder
+        self.files: dict[str, FileRecord] = {}
+        self.removed: list[FileRecord] = []
+        self.opened_at = t
+        self.start = t
+        self.last_activity = t
+        self.last_byte = t
+        self.open_files = 0
+        self.marker_at: float | None = None
+        self.pointer_at: float | None = None
+        self.published_at: float | None = None
+        self.unfinished = False
+        self.late_of: Save | None = None
+        self.notes: set[str] = set()
+        self.pids: set[int] = set()
+        self.writers_alive: bool | None = None
+        self.bytes_arrived = 0
+        self._unmet: tuple[str | None, bool] | None = None
+
+    @property
+    def rules(self) -> Layout:
+        """Return what commits a save of this layout."""
+        return LAYOUTS[self.layout]
+
+    def put(self, record: FileRecord) -> None:
+        """Add a file, or a new version of it."""
+        old = self.files.get(record.path)
+        if old is not None:
+            self.open_files -= old.open
+        elif not self.files and not self.removed:
+            self.start = record.start if record.start is not None else record.changed_at
+        self.files[record.path] = record
+        self.open_files += record.open
+        if record.start is not None:
+            self.start = min(self.start, record.start)
+        self.touch(record.changed_at)
+
+    def take(self, path: str) -> FileRecord:
+        """Remove a file that is moved elsewhere or deleted, and return it."""
+        record = self.files.pop(path)
+        self.open_files -= record.open
+        self._unmet = None
+        return record
+
+    def touch(self, t: float) -> None:
+        """Note that something happened at ``t``."""
+        self.last_activity = max(self.last_activity, t)
+        self._unmet = None
+
+    def restart_from_files(self) -> None:
+        """Recompute the start after a file that began this group turned out to belong elsewhere."""
+        starts = [record.start for record in self.files.values() if record.start is not None]
+        if starts:
+            self.start = min(starts)
+
+    def absorb(self, other: SaveInProgress) -> None:
+        """Take over what is known of a group whose files have all been renamed into this one."""
+        self.start = min(self.start, other.start)
+        self.last_byte = max(self.last_byte, other.last_byte)
+        self.notes |= other.notes
+        self.pids |= other.pids
+        self.late_of = self.late_of or other.late_of
+        self.bytes_arrived += other.bytes_arrived
+        self.marker_at = self.marker_at or other.marker_at
+        self.unfinished = self.unfinished or other.unfinished
+        self.removed += other.removed
+        self.touch(other.last_activity)
+
+    def unmet(self) -> tuple[str | None, bool]:
+        """Return (what is missing for a commit, whether it is required); (None, False) if nothing is."""
+        if self._unmet is None:
+            self._unmet = self._missing()
+        return self._unmet
+
+    def _missing(self) -> tuple[str | None, bool]:
+        if self.unfinished:
+            return "no_commit", True
+        if self._uncommitted_shards():
+            return "no_commit", True
+        if self.marker_at is not None:
+            return None, False
+        if any(record.staged for record in self.files.values()):
+            return "no_commit", True
+        rules = self.rules
+        if rules.need == "none" or self.published_at is not None or rules.evidence is None:
+            return None, False
+        if any(rules.evidence.search(self.component(path)) for path in self.files):
+            return "no_commit", rules.need == "required"
+        return None, False
+
+    def _uncommitted_shards(self) -> bool:
+        data = {path.rpartition("/")[0] for path in self.files if SHARDED_DATA.search(path)}
+        if not data:
+            return False
+        committed = {path.rpartition("/")[0] for path in self.files if SHARDED_COMMIT.search(path)}
+        return not data <= committed
+
+    def component(self, path: str) -> str:
+        """Return a path below this checkpoint ('' never: then it is the file's own name)."""
+        if path.startswith(self.key + "/"):
+            return path[len(self.key) + 1 :]
+        return path.rpartition("/")[2]
+
+    def parents(self) -> set[str]:
+        """Return the directories in which its files lie."""
+        return {path.rpartition("/")[0] for path in self.files}
+
+    def counted(self) -> list[FileRecord]:
+        """List the files that belong to the checkpoint: left-over temporary ones do not."""
+        files = list(self.files.values())
+        published = [record for record in files if not record.staged]
+        return published if published and self.marker_at is not None else files
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the checkpoint as it stands."""
+        return sum(record.bytes for record in self.counted())
+
+    def ended(self, directory: str, path: str, result: SaveResult, reason: str | None) -> Save:
+        """Sum up this save."""
+        records = self.counted()
+        size_bytes = sum(record.bytes for record in records)
+        end = self._end(records)
+        start = min(self.start, end)
+        known = not self._duration_unknown(records, size_bytes)
+        flow = measure([chunk for record in records for chunk in record.arrivals]) if known else None
+        bandwidth_bytes = size_bytes if known and not _sparse(records, size_bytes) else None
+        duration = end - start if known else None
+        active = flow.active_seconds if flow else None
+        return Save(
+            directory=directory,
+            path=path,
+            layout=self.layout,
+            step=self.step,
+            result=result,
+            reason=reason,
+            start=start,
+            end=end,
+            duration_seconds=duration,
+            bytes=size_bytes,
+            files=len(records),
+            active_seconds=active,
+            average_bandwidth=_rate(bandwidth_bytes, duration),
+            sustained_bandwidth=_rate(bandwidth_bytes, active),
+            peak_bandwidth=flow.peak if flow and bandwidth_bytes is not None else None,
+            flow=flow.stretches if flow else (),
+            pids=tuple(sorted(self.pids)),
+            notes=self._all_notes(end),
+            late=self.late_of is not None,
+        )
+
+    def _end(self, records: list[FileRecord]) -> float:
+        moments = [record.closed_at for record in records if record.closed_at is not None]
+        moments += [t for t in (self.marker_at, self.published_at) if t is not None]
+        return max(moments, default=self.last_activity)
+
+    def _duration_unknown(self, records: list[FileRecord], size_bytes: int) -> bool:
+        arrived = sum(record.bytes for record in records if record.start is None)
+        return arrived > ARRIVED_SHARE_UNKNOWN * size_bytes or (size_bytes == 0 and not records)
+
+    def _all_notes(self, end: float) -> tuple[str, ...]:
+        signs = [t for t in (self.marker_at, self.pointer_at) if t is not None]
+        if signs and max(signs) < end - EARLY_POINTER_SECONDS:
+            return tuple(sorted({*self.notes, "pointer_before_data"}))
+        return tuple(sorted(self.notes))
+
+    def view(self, directory: str, path: str, *, stalled: bool) -> OpenSave:
+        """Show this save while it is open."""
+        return OpenSave(
+            directory=directory,
+            path=path,
+            layout=self.layout,
+            step=self.step,
+            start=self.start,
+            bytes=self.bytes_arrived,
+            files=len(self.files),
+            open_files=self.open_files,
+            last_byte=self.last_byte,
+            stalled=stalled,
+        )
+
+    def chunks(self) -> list[Chunk]:
+        """List when bytes arrived, over all files."""
+        return [chunk for record in self.files.values() for chunk in record.arrivals]
+
+
+def joined_late(save: Save, late: Save) -> Save:
+    """Join a save with files that came after it had been counted: bytes add up, the end moves."""
+    size_bytes = save.bytes + late.bytes
+    duration = None if save.duration_seconds is None else late.end - save.start
+    active = None if save.active_seconds is None else save.active_seconds + (late.active_seconds or 0.0)
+    return replace(
+        save,
+        end=max(save.end, late.end),
+        duration_seconds=duration,
+        bytes=size_bytes,
+        files=save.files + late.files,
+        active_seconds=active,
+        average_bandwidth=_rate(size_bytes, duration),
+        sustained_bandwidth=_rate(size_bytes, active),
+        flow=save.flow + late.flow,
+        notes=tuple(sorted({*save.notes, *late.notes, "late_files"})),
+    )
+
+
+def _rate(size_bytes: int | None, seconds: float | None) -> float | None:
+    return size_bytes / seconds if size_bytes is not None and seconds else None
+
+
+def _sparse(records: list[FileRecord], size_bytes: int) -> bool:
+    """Tell whether most of the size was never seen as data (holes that something else fills later)."""
+    return sum(record.data_bytes for record in records) < SPARSE_SHARE_UNKNOWN * size_bytes

@@ -1,0 +1,225 @@
+"""The one mutable state: facts in, saves counted, one consistent snapshot out."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+
+from ckpt_exporter.detect.progress import joined_late
+from ckpt_exporter.detect.saves import SaveDetector
+from ckpt_exporter.model import (
+    DetectSettings,
+    DirectorySettings,
+    DirectorySnapshot,
+    Fact,
+    FileEvent,
+    Histogram,
+    Progress,
+    Save,
+    Snapshot,
+    StorageStatus,
+    Writers,
+)
+
+DURATION_BUCKETS_SECONDS = (1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600, 10800)
+RESULTS = ("complete", "incomplete", "aborted")
+# Saves are judged at most this much later than they could be; their times do not depend on it.
+TICK_SECONDS = 0.1
+
+
+class _Durations:
+    """A histogram being filled."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+        self.exemplars: list[tuple[float, float, int] | None] = [None] * (len(bounds) + 1)
+
+    def observe(self, value: float, unix: float, step: int | None) -> None:
+        bucket = bisect_left(self.bounds, value)
+        self.counts[bucket] += 1
+        self.sum += value
+        if step is not None:
+            self.exemplars[bucket] = (value, unix, step)
+
+    def frozen(self) -> Histogram:
+        return Histogram(self.bounds, tuple(self.counts), self.sum, tuple(self.exemplars))
+
+
+class _Book:
+    """The counters of one directory."""
+
+    def __init__(self, directory: DirectorySettings, detect: DetectSettings) -> None:
+        self.directory = directory
+        self.detector = SaveDetector(directory, detect)
+        self.saves = dict.fromkeys(RESULTS, 0)
+        self.save_bytes = 0
+        self.save_files = 0
+        self.durations = _Durations(tuple(float(bound) for bound in DURATION_BUCKETS_SECONDS))
+        self.last_save: Save | None = None
+        self.run: Writers | None = None
+
+    def enter(self, save: Save, unix: float) -> None:
+        """Add what belongs to one save, all at once."""
+        if save.result == "complete":
+            self.save_bytes += save.bytes
+            self.save_files += save.files
+        if save.late:
+            if self.last_save is not None and self.last_save.path == save.path:
+                self.last_save = joined_late(self.last_save, save)
+            return
+        self.saves[save.result] += 1
+        if save.result == "complete":
+            self.last_save = save
+            if save.duration_seconds is not None:
+                self.durations.observe(save.duration_seconds, unix, save.step)
+
+    def snapshot(self, now: float) -> DirectorySnapshot:
+        """Copy everything the readers may know."""
+        retained = self.detector.retained
+        return DirectorySnapshot(
+            name=self.directory.name,
+            path=self.directory.path,
+            saves=dict(self.saves),
+            save_bytes=self.save_bytes,
+            save_files=self.save_files,
+            written_bytes=self.detector.written_bytes,
+            write_active_seconds=self.detector.write_active_seconds,
+            duration=self.durations.frozen(),
+            open_saves=self.detector.open_saves(now),
+            last_save=self.last_save,
+            retained_checkpoints=retained[0] if retained else None,
+            retained_bytes=retained[1] if retained else None,
+            deleted_checkpoints=self.detector.inventory.deleted_checkpoints,
+            run=self.run,
+        )
+
+
+class Ledger:
+    """Hold the detectors and counters of all directories behind one lock.
+
+    ``on_save`` is called outside the lock for every finished save; ``on_fact`` (the recorder) inside it, so
+    that a recording has the order in which facts were judged. ``unix_minus_t`` turns monotonic times into
+    Unix seconds.
+    """
+
+    def __init__(
+        self,
+        directories: Iterable[DirectorySettings],
+        detect: DetectSettings,
+        *,
+        unix_minus_t: float = 0.0,
+        on_save: Callable[[Save], None] | None = None,
+        on_fact: Callable[[Fact], None] | None = None,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._detect = detect
+        self._books = {directory.name: _Book(directory, detect) for directory in directories}
+        self._storage: dict[str, StorageStatus] = {}
+        self._last_tick = float("-inf")
+        self.unix_minus_t = unix_minus_t
+        self._on_save = on_save
+        self._on_fact = on_fact
+
+    def feed(self, fact: Fact) -> None:
+        """Take in one fact from a source."""
+        with self._lock:
+            if self._on_fact is not None:
+                self._on_fact(fact)
+            saves = self._tick(fact.t) if fact.t >= self._last_tick + TICK_SECONDS else []
+            saves += self._route(fact)
+            self._enter(saves)
+        self._tell(saves)
+
+    def tick(self, now: float) -> None:
+        """Let time pass, so that quiet saves end."""
+        with self._lock:
+            saves = self._tick(now)
+            self._enter(saves)
+        self._tell(saves)
+
+    def finish(self, now: float) -> None:
+        """End what is committed; called once when watching stops."""
+        with self._lock:
+            saves = self._tick(now)
+            for book in self._books.values():
+                saves += book.detector.finish(now)
+            self._enter(saves)
+        self._tell(saves)
+
+    def set_storage(self, status: StorageStatus) -> None:
+        """Publish the latest storage facts of one directory."""
+        with self._lock:
+            self._storage[status.directory] = status
+
+    def reconfigure(self, directories: Iterable[DirectorySettings], detect: DetectSettings) -> None:
+        """Take over a new configuration: unchanged directories keep their state and counters."""
+        with self._lock:
+            books: dict[str, _Book] = {}
+            for directory in directories:
+                book = self._books.get(directory.name)
+                if book is None or book.directory.path != directory.path:
+                    book = _Book(directory, detect)
+                book.directory = directory
+                book.detector.directory = directory
+                book.detector.settings = detect
+                books[directory.name] = book
+            self._books = books
+            self._detect = detect
+            self._storage = {name: self._storage[name] for name in books if name in self._storage}
+
+    def active_paths(self, directory: str) -> list[str]:
+        """List the files of a directory that are being written."""
+        with self._lock:
+            book = self._books.get(directory)
+            return book.detector.active_paths() if book is not None else []
+
+    def snapshot(self, now: float) -> Snapshot:
+        """Copy all state at one moment."""
+        with self._lock:
+            directories = tuple(book.snapshot(now) for book in self._books.values())
+            storage = tuple(self._storage.values())
+        return Snapshot(t=now, unix_minus_t=self.unix_minus_t, directories=directories, storage=storage)
+
+    def _tick(self, now: float) -> list[Save]:
+        self._last_tick = now
+        return [save for book in self._books.values() for save in book.detector.tick(now)]
+
+    def _route(self, fact: Fact) -> list[Save]:
+        if isinstance(fact, FileEvent) and fact.event == "moved":
+            return self._route_move(fact)
+        if isinstance(fact, (FileEvent, Progress)):
+            book = self._owner(fact.path)
+        else:
+            book = self._books.get(fact.directory)
+            if book is not None and isinstance(fact, Writers) and fact.alive:
+                book.run = fact
+        return book.detector.feed(fact) if book is not None else []
+
+    def _route_move(self, event: FileEvent) -> list[Save]:
+        source, target = self._owner(event.path), self._owner(event.to)
+        if source is None and target is None:
+            return []
+        if source is target or source is None or target is None:
+            book = source or target
+            return book.detector.feed(event) if book is not None else []
+        record = source.detector.release(event.path) if event.path and not event.is_dir else None
+        if record is not None and event.to is not None:
+            return target.detector.adopt(record, event.to, event.t)
+        return source.detector.feed(event) + target.detector.feed(event)
+
+    def _owner(self, path: str | None) -> _Book | None:
+        """Find the directory that a path belongs to; of nested ones the innermost."""
+        owners = [book for book in self._books.values() if book.detector.owns(path)]
+        return max(owners, key=lambda book: len(book.detector.base), default=None)
+
+    def _enter(self, saves: list[Save]) -> None:
+        for save in saves:
+            self._books[save.directory].enter(save, save.end + self.unix_minus_t)
+
+    def _tell(self, saves: list[Save]) -> None:
+        if self._on_save is not None:
+            for save in saves:
+                self._on_save(save)

@@ -1,0 +1,161 @@
+"""Recordings: what the sources saw, one JSON object a line, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import IO, Any
+
+from ckpt_exporter.errors import CkptExporterError
+from ckpt_exporter.model import (
+    DirectorySettings,
+    Fact,
+    FileEvent,
+    Progress,
+    Space,
+    WatchChange,
+    Writers,
+)
+
+_KINDS: dict[str, type[Fact]] = {
+    "file": FileEvent,
+    "progress": Progress,
+    "run": Writers,
+    "space": Space,
+    "watch": WatchChange,
+}
+_KIND_OF: dict[type, str] = {cls: kind for kind, cls in _KINDS.items()}
+# Short keys of the format where the value's own name is longer.
+_SHORT = {"is_dir": "dir", "directory": "name"}
+_LONG = {short: long for long, short in _SHORT.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """First line of a recording: when it began (Unix seconds at ``t``) and what was watched."""
+
+    t: float
+    unix: float
+    directories: tuple[DirectorySettings, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Last line of a recording that was ended on purpose."""
+
+    t: float
+
+
+class Recorder:
+    """Write facts to a stream as they come; a full disk ends the recording, never the measuring.
+
+    ``failed`` is the error that ended it, or None.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self.failed: OSError | None = None
+
+    def start(self, t: float, unix: float, directories: Sequence[DirectorySettings]) -> None:
+        """Write the first line."""
+        listed = [_without_defaults(directory) for directory in directories]
+        self._write({"t": round(t, 6), "kind": "start", "unix": unix, "directories": listed})
+
+    def write(self, fact: Fact) -> None:
+        """Write one fact; keys that the source does not have are left out."""
+        line: dict[str, Any] = {"t": round(fact.t, 6), "kind": _KIND_OF[type(fact)]}
+        for key, value in _without_defaults(fact).items():
+            if key != "t":
+                line[_SHORT.get(key, key)] = value
+        self._write(line)
+
+    def stop(self, t: float) -> None:
+        """Write the last line."""
+        self._write({"t": round(t, 6), "kind": "stop"})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self.failed is not None:
+            return
+        try:
+            # ASCII with escapes: names are bytes, and lone surrogates survive the round trip.
+            self._stream.write(json.dumps(line, separators=(", ", ": ")) + "\n")
+            self._stream.flush()
+        except OSError as error:
+            self.failed = error
+
+
+def _without_defaults(value: Any) -> dict[str, Any]:
+    return {
+        field.name: getattr(value, field.name)
+        for field in fields(value)
+        if getattr(value, field.name) != field.default and getattr(value, field.name) is not None
+    }
+
+
+def read_recording(path: str) -> Iterator[Start | Fact | Stop]:
+    """Read a recording in order.
+
+    Unknown kinds and keys and damaged lines are skipped. Raises CkptExporterError if the file cannot be
+    read or holds no recording at all.
+    """
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as stream:
+            yield from parse_recording(stream, path)
+    except OSError as error:
+        raise CkptExporterError(f"cannot read recording {path}: {error.strerror}") from error
+
+
+def parse_recording(lines: Iterable[str], name: str) -> Iterator[Start | Fact | Stop]:
+    """Parse the lines of a recording; ``name`` is for the error message."""
+    understood = False
+    for line in lines:
+        parsed = _parse_line(line)
+        if parsed is not None:
+            understood = True
+            yield parsed
+    if not understood:
+        raise CkptExporterError(
+            f"{name}: not a recording (no line could be read); make one with --record.path"
+        )
+
+
+def _parse_line(line: str) -> Start | Fact | Stop | None:
+    try:
+        value = json.loads(line)
+        kind, t = value["kind"], float(value["t"])
+        if kind == "start":
+            return Start(t, float(value.get("unix", 0.0)), _directories(value.get("directories", [])))
+        if kind == "stop":
+            return Stop(t)
+        return _fact(_KINDS[kind], value)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _directories(values: list[dict[str, Any]]) -> tuple[DirectorySettings, ...]:
+    return tuple(
+        DirectorySettings(
+            name=str(value["name"]),
+            path=str(value["path"]),
+            layout=str(value.get("layout", "auto")),
+            ignore=tuple(value.get("ignore", ())),
+        )
+        for value in values
+    )
+
+
+def _fact(cls: type[Fact], value: dict[str, Any]) -> Fact:
+    known = {field.name for field in fields(cls)}
+    arguments: dict[str, Any] = {}
+    for key, item in value.items():
+        name = _LONG.get(key, key)
+        if name in known and item is not None:
+            arguments[name] = tuple(item) if isinstance(item, list) else item
+    arguments["t"] = float(arguments["t"])
+    if cls is Writers:
+        arguments.setdefault("directory", "")
+        arguments.setdefault("pids", ())
+    if cls is FileEvent:
+        arguments.setdefault("path", None)
+    return cls(**arguments)

@@ -1,0 +1,169 @@
+"""Run a recording through the same code as the live daemon, and print its saves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import IO, Any, Literal
+
+from ckpt_exporter.detect.layouts import LAYOUT_NAMES
+from ckpt_exporter.detect.progress import joined_late
+from ckpt_exporter.errors import CkptExporterError
+from ckpt_exporter.ledger import TICK_SECONDS, Ledger
+from ckpt_exporter.model import DetectSettings, DirectorySettings, Fact, Save, Snapshot
+from ckpt_exporter.recording import Start, Stop, read_recording
+
+# Time is let pass in the live daemon's steps through a silence this long; beyond it every save has ended.
+MAX_STEPS_THROUGH_SILENCE = 100
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a recording amounts to: its saves in the order they ended, and the state at its end."""
+
+    saves: list[Save] = field(default_factory=list)
+    snapshot: Snapshot | None = None
+
+    def add(self, save: Save) -> None:
+        """Add a finished save; late files join the save they belong to."""
+        if save.late:
+            for i, earlier in enumerate(self.saves):
+                if earlier.path == save.path and earlier.directory == save.directory:
+                    self.saves[i] = joined_late(earlier, save)
+                    return
+        self.saves.append(save)
+
+
+def replay(
+    path: str, detect: DetectSettings, directories: tuple[DirectorySettings, ...] | None = None
+) -> Replayed:
+    """Replay the recording at ``path``; ``directories`` override the ones it names.
+
+    Raises CkptExporterError if the file cannot be read or names no directory.
+    """
+    replayed = Replayed()
+    ledger: Ledger | None = None
+    now = 0.0
+    for item in read_recording(path):
+        if isinstance(item, Start):
+            chosen = directories or item.directories
+            ledger = Ledger(chosen, detect, unix_minus_t=item.unix - item.t, on_save=replayed.add)
+            now = item.t
+        elif ledger is None:
+            raise CkptExporterError(
+                f"{path}: the first line names no directories; was its beginning cut off?"
+            )
+        elif isinstance(item, Stop):
+            now = _pass_time(ledger, now, item.t)
+            break
+        else:
+            now = _pass_time(ledger, now, _time(item))
+            ledger.feed(item)
+    if ledger is None:
+        raise CkptExporterError(f"{path}: no start line, so nothing to replay")
+    ledger.finish(now)
+    replayed.saves.sort(key=lambda save: (save.start, save.end))
+    replayed.snapshot = ledger.snapshot(now)
+    return replayed
+
+
+def _time(fact: Fact) -> float:
+    return fact.t
+
+
+def _pass_time(ledger: Ledger, now: float, t: float) -> float:
+    """Tick as the live daemon would between two facts."""
+    if t > now + TICK_SECONDS:
+        step = max(TICK_SECONDS, (t - now) / MAX_STEPS_THROUGH_SILENCE)
+        while now + step < t:
+            now += step
+            ledger.tick(now)
+    ledger.tick(max(now, t))
+    return max(now, t)
+
+
+def run_replay(
+    path: str, config_file: str | None, format: Literal["table", "json", "metrics"], stdout: IO[str]
+) -> int:  # noqa: A002
+    """Print the saves of a recording; return the exit status."""
+    detect, directories = DetectSettings(), None
+    if config_file is not None:
+        from ckpt_exporter.config.load import load_config  # noqa: PLC0415
+
+        config = load_config(config_file, LAYOUT_NAMES)
+        detect, directories = config.detect, config.directories or None
+    replayed = replay(path, detect, directories)
+    if format == "json":
+        json.dump(as_json(replayed), stdout, indent=2)
+        stdout.write("\n")
+    elif format == "metrics":
+        from ckpt_exporter.metrics import render_text  # noqa: PLC0415 (only this format needs it)
+
+        assert replayed.snapshot is not None  # noqa: S101
+        stdout.write(render_text(replayed.snapshot))
+    else:
+        stdout.write(as_table(replayed))
+    return 0
+
+
+def as_json(replayed: Replayed) -> dict[str, Any]:
+    """Return the saves with the keys of the recording format; unknown values are None."""
+    return {"saves": [_save_json(save) for save in replayed.saves], "stalls": [], "gpu": []}
+
+
+def _save_json(save: Save) -> dict[str, Any]:
+    return {
+        "dir": save.directory,
+        "path": save.path,
+        "step": save.step,
+        "layout": save.layout,
+        "result": save.result,
+        "reason": save.reason,
+        "start": save.start,
+        "end": save.end,
+        "duration_seconds": save.duration_seconds,
+        "bytes": save.bytes,
+        "files": save.files,
+        "average_bandwidth": save.average_bandwidth,
+        "sustained_bandwidth": save.sustained_bandwidth,
+        "peak_bandwidth": save.peak_bandwidth,
+        "active_seconds": save.active_seconds,
+        "notes": list(save.notes),
+        "bubble_seconds": None,
+        "bubble_gpu_seconds": None,
+        "bubble_phases": None,
+        "dip_start": None,
+        "dip_end": None,
+        "depth": None,
+        "source": None,
+        "quality": None,
+    }
+
+
+def as_table(replayed: Replayed) -> str:
+    """Return the saves as an aligned table for people."""
+    rows = [("DIR", "STEP", "RESULT", "SECONDS", "BYTES", "FILES", "AVERAGE", "SUSTAINED", "PEAK", "LAYOUT")]
+    for save in replayed.saves:
+        rows.append(
+            (
+                save.directory,
+                "-" if save.step is None else str(save.step),
+                save.result + (f" ({save.reason})" if save.reason else ""),
+                "-" if save.duration_seconds is None else f"{save.duration_seconds:.3f}",
+                str(save.bytes),
+                str(save.files),
+                _bandwidth(save.average_bandwidth),
+                _bandwidth(save.sustained_bandwidth),
+                _bandwidth(save.peak_bandwidth),
+                save.layout,
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _bandwidth(bytes_per_second: float | None) -> str:
+    return "-" if bytes_per_second is None else f"{bytes_per_second / 1e9:.3f} GB/s"
