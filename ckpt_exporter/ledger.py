@@ -163,8 +163,7 @@ class Ledger:
                 if book is None or book.directory.path != directory.path:
                     book = _Book(directory, detect)
                 book.directory = directory
-                book.detector.directory = directory
-                book.detector.settings = detect
+                book.detector.reconfigure(directory, detect)
                 books[directory.name] = book
             self._books = books
             self._detect = detect

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Union
 
-# --- settings -------------------------------------------------------------------------------------------
+# --- settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class DetectSettings:
     incomplete_seconds: float = 600.0
 
 
-# --- facts ----------------------------------------------------------------------------------------------
+# --- facts
 
 FileEventKind = Literal["create", "open", "close_write", "moved", "deleted", "link"]
 
@@ -94,7 +94,7 @@ class Progress:
 class Writers:
     """The processes seen writing below a directory, and the run they belong to.
 
-    ``run_id`` is the scheduler's job id, or None; ``scheduler`` is ``slurm``, ``kubernetes``, ``systemd``, ...
+    ``run_id`` is the scheduler's job id, or None; ``scheduler`` is ``slurm``, ``kubernetes``, ...
     or None; ``run`` is a short stable name for people. ``alive`` is False once every one of ``pids`` ended.
     """
 
@@ -111,7 +111,7 @@ class Writers:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Free and total bytes of the file system below a directory; ``available`` 0 means full for its writer."""
+    """Free and total bytes of the file system below a directory; 0 ``available`` means full."""
 
     t: float
     directory: str
@@ -134,7 +134,7 @@ class WatchChange:
 
 Fact = Union[FileEvent, Progress, Writers, Space, WatchChange]  # noqa: UP007 (a runtime alias on 3.10)
 
-# --- what the detector makes of them --------------------------------------------------------------------
+# --- what the detector makes of them
 
 SaveResult = Literal["complete", "incomplete", "aborted"]
 
@@ -186,7 +186,7 @@ class OpenSave:
     stalled: bool
 
 
-# --- storage --------------------------------------------------------------------------------------------
+# --- storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +231,12 @@ class WatchStatus:
     coverage: float = 1.0
 
 
-# --- the snapshot ---------------------------------------------------------------------------------------
+# --- the snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Cumulative-free histogram: ``counts[i]`` observations at most ``bounds[i]``, the last beyond all bounds.
+    """Histogram: ``counts[i]`` observations in bucket ``bounds[i]`` alone, the last beyond all bounds.
 
     ``exemplars[i]`` is (value, unix time, step) of the latest observation in that bucket, or None.
     """

@@ -83,8 +83,8 @@ def _pass_time(ledger: Ledger, now: float, t: float) -> float:
 
 
 def run_replay(
-    path: str, config_file: str | None, format: Literal["table", "json", "metrics"], stdout: IO[str]
-) -> int:  # noqa: A002
+    path: str, config_file: str | None, output_format: Literal["table", "json", "metrics"], stdout: IO[str]
+) -> int:
     """Print the saves of a recording; return the exit status."""
     detect, directories = DetectSettings(), None
     if config_file is not None:
@@ -93,10 +93,10 @@ def run_replay(
         config = load_config(config_file, LAYOUT_NAMES)
         detect, directories = config.detect, config.directories or None
     replayed = replay(path, detect, directories)
-    if format == "json":
+    if output_format == "json":
         json.dump(as_json(replayed), stdout, indent=2)
         stdout.write("\n")
-    elif format == "metrics":
+    elif output_format == "metrics":
         from ckpt_exporter.metrics import render_text  # noqa: PLC0415 (only this format needs it)
 
         assert replayed.snapshot is not None  # noqa: S101
@@ -143,26 +143,27 @@ def _save_json(save: Save) -> dict[str, Any]:
 def as_table(replayed: Replayed) -> str:
     """Return the saves as an aligned table for people."""
     rows = [("DIR", "STEP", "RESULT", "SECONDS", "BYTES", "FILES", "AVERAGE", "SUSTAINED", "PEAK", "LAYOUT")]
-    for save in replayed.saves:
-        rows.append(
-            (
-                save.directory,
-                "-" if save.step is None else str(save.step),
-                save.result + (f" ({save.reason})" if save.reason else ""),
-                "-" if save.duration_seconds is None else f"{save.duration_seconds:.3f}",
-                str(save.bytes),
-                str(save.files),
-                _bandwidth(save.average_bandwidth),
-                _bandwidth(save.sustained_bandwidth),
-                _bandwidth(save.peak_bandwidth),
-                save.layout,
-            )
-        )
+    rows += [_row(save) for save in replayed.saves]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
     return "\n".join(lines) + "\n"
+
+
+def _row(save: Save) -> tuple[str, ...]:
+    return (
+        save.directory,
+        "-" if save.step is None else str(save.step),
+        save.result + (f" ({save.reason})" if save.reason else ""),
+        "-" if save.duration_seconds is None else f"{save.duration_seconds:.3f}",
+        str(save.bytes),
+        str(save.files),
+        _bandwidth(save.average_bandwidth),
+        _bandwidth(save.sustained_bandwidth),
+        _bandwidth(save.peak_bandwidth),
+        save.layout,
+    )
 
 
 def _bandwidth(bytes_per_second: float | None) -> str:

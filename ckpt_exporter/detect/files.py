@@ -59,6 +59,17 @@ class FileRecord:
         """Size of this version in bytes; only what was added if the file was appended to."""
         return self.size - self.existing if self.appended else self.size
 
+    def rename(self, path: str) -> None:
+        """Follow the file to its new name."""
+        self.path = path
+        self.sidecar = SIDECAR.search(path) is not None
+
+    def arrive_finished(self, t: float, size: int) -> None:
+        """Take in a file that was renamed in with all its bytes at ``t``."""
+        self.size = self.position = self.data_bytes = size
+        self.open = False
+        self.closed_at = t
+
     def advance(self, progress: Progress) -> int:
         """Take in how far the file is; return the bytes that arrived since the last look."""
         position = _position(progress)

@@ -248,9 +248,11 @@ _STEP_WORD = _rx(
 )
 _EPOCH_WORD = _rx(r"(?:^|[^A-Za-z])(?:epoch|ep)[-_=]?(\d+)")
 _LAST_NUMBER = _rx(r"(?:^|[-_.])([A-Za-z]+)s?[-_.](\d+)$")
-_NO_STEP_WORDS = frozenset(
-    ("rank", "shard", "part", "rng", "state", "states", "gpu", "device", "proc", "process", "worker")
-    + ("layer", "expert", "v", "version", "of", "fsdp", "optimizer", "node", "local", "stage", "split")
+# A number behind another word is a rank, a shard, a layer, a part: no step.
+_STEP_NOUNS = re.compile(
+    r"ck|ckpt|chk|chkpt|checkpoint|cp|model|net|network|weights|w|snapshot|save|saved|unet|lora|adapter"
+    r"|generator|discriminator|policy|actor|critic|agent|ema|optim|optimizer|opt|trainer|state",
+    re.IGNORECASE,
 )
 _STEM = _rx(
     r"(?:\.(?:weights\.h5|keras|h5|ckpt|pth?|bin|safetensors|npz|npy|msgpack|pkl|onnx|gguf|tar|zip|gz|zst"
@@ -280,6 +282,11 @@ def is_ignored(path: str, patterns: tuple[str, ...]) -> bool:
     """Tell whether a user's pattern excludes a relative path: by its last name, or by the whole path."""
     name = path.rpartition("/")[2]
     return any(fnmatchcase(name, pattern) or fnmatchcase(path, pattern) for pattern in patterns)
+
+
+def parent_of(path: str) -> str:
+    """Return the directory of a relative path; '' at the top."""
+    return path.rpartition("/")[0]
 
 
 def is_noise(path: str) -> bool:
@@ -357,7 +364,7 @@ def step_of_name(path: str) -> int | None:
     if word:
         return int(word[1])
     last = _LAST_NUMBER.search(stem)
-    if last and last[1].lower() not in _NO_STEP_WORDS:
+    if last and _STEP_NOUNS.fullmatch(last[1]):
         return int(last[2])
     return None
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
-from ckpt_exporter.detect.bandwidth import Chunk, measure
+from ckpt_exporter.detect.bandwidth import measure
 from ckpt_exporter.detect.files import FileRecord
-from ckpt_exporter.detect.layouts import LAYOUTS, SHARDED_COMMIT, SHARDED_DATA, Layout
-from ckpt_exporter.model import OpenSave, Save, SaveResult
+from ckpt_exporter.detect.layouts import COPY_COMMANDS, LAYOUTS, SHARDED_COMMIT, SHARDED_DATA, Layout
+from ckpt_exporter.model import OpenSave, Save, SaveResult, Writers
 
 # Bytes that arrived by a rename from outside weigh this share before duration and bandwidth are unknown.
 ARRIVED_SHARE_UNKNOWN = 0.01
@@ -37,7 +38,7 @@ class SaveInProgress:
         self.start = t
         self.last_activity = t
         self.last_byte = t
-        self.open_files = 0
+        self.open_paths: set[str] = set()
         self.marker_at: float | None = None
         self.pointer_at: float | None = None
         self.published_at: float | None = None
@@ -48,6 +49,7 @@ class SaveInProgress:
         self.writers_alive: bool | None = None
         self.bytes_arrived = 0
         self._unmet: tuple[str | None, bool] | None = None
+        self._bytes: int | None = None
 
     @property
     def rules(self) -> Layout:
@@ -56,28 +58,66 @@ class SaveInProgress:
 
     def put(self, record: FileRecord) -> None:
         """Add a file, or a new version of it."""
-        old = self.files.get(record.path)
-        if old is not None:
-            self.open_files -= old.open
-        elif not self.files and not self.removed:
+        if not self.files and not self.removed:
             self.start = record.start if record.start is not None else record.changed_at
         self.files[record.path] = record
-        self.open_files += record.open
+        self._note_open(record)
         if record.start is not None:
             self.start = min(self.start, record.start)
         self.touch(record.changed_at)
 
     def take(self, path: str) -> FileRecord:
         """Remove a file that is moved elsewhere or deleted, and return it."""
-        record = self.files.pop(path)
-        self.open_files -= record.open
+        self.open_paths.discard(path)
+        self._unmet = self._bytes = None
+        return self.files.pop(path)
+
+    @property
+    def open_files(self) -> int:
+        """Number of files that a writer still holds."""
+        return len(self.open_paths)
+
+    def closed(self, record: FileRecord) -> None:
+        """Note that the last writer closed a file."""
+        self._note_open(record)
+        self.touch(record.changed_at)
+
+    def reopen(self, record: FileRecord, t: float) -> None:
+        """Note that a closed file was opened again to add to it."""
+        record.open = True
+        record.changed_at = max(record.changed_at, t)
+        record.seen_at = max(record.seen_at, t)
+        self._note_open(record)
+        self.touch(t)
+
+    def mark(self, t: float) -> None:
+        """Note a sign of commit at ``t``."""
+        self.marker_at = t if self.marker_at is None else max(self.marker_at, t)
+        self.touch(t)
+
+    def refine(self, layout: str) -> None:
+        """Learn from a file's name which layout this is."""
+        self.layout = layout
         self._unmet = None
-        return record
+
+    def add_writers(self, writers: Writers) -> None:
+        """Note which processes write it, and whether they still live."""
+        self.writers_alive = writers.alive
+        if writers.alive:
+            self.pids |= set(writers.pids)
+        if writers.commands and all(command in COPY_COMMANDS for command in writers.commands):
+            self.notes.add("copy")
+
+    def _note_open(self, record: FileRecord) -> None:
+        if record.open:
+            self.open_paths.add(record.path)
+        else:
+            self.open_paths.discard(record.path)
 
     def touch(self, t: float) -> None:
         """Note that something happened at ``t``."""
         self.last_activity = max(self.last_activity, t)
-        self._unmet = None
+        self._unmet = self._bytes = None
 
     def restart_from_files(self) -> None:
         """Recompute the start after a file that began this group turned out to belong elsewhere."""
@@ -105,20 +145,19 @@ class SaveInProgress:
         return self._unmet
 
     def _missing(self) -> tuple[str | None, bool]:
-        if self.unfinished:
-            return "no_commit", True
-        if self._uncommitted_shards():
+        if self.unfinished or self._uncommitted_shards():
             return "no_commit", True
         if self.marker_at is not None:
             return None, False
         if any(record.staged for record in self.files.values()):
             return "no_commit", True
         rules = self.rules
-        if rules.need == "none" or self.published_at is not None or rules.evidence is None:
-            return None, False
-        if any(rules.evidence.search(self.component(path)) for path in self.files):
+        if rules.need != "none" and self.published_at is None and self._has(rules.evidence):
             return "no_commit", rules.need == "required"
         return None, False
+
+    def _has(self, evidence: re.Pattern[str] | None) -> bool:
+        return evidence is not None and any(evidence.search(self.component(path)) for path in self.files)
 
     def _uncommitted_shards(self) -> bool:
         data = {path.rpartition("/")[0] for path in self.files if SHARDED_DATA.search(path)}
@@ -146,7 +185,9 @@ class SaveInProgress:
     @property
     def bytes(self) -> int:
         """Bytes of the checkpoint as it stands."""
-        return sum(record.bytes for record in self.counted())
+        if self._bytes is None:
+            self._bytes = sum(record.bytes for record in self.counted())
+        return self._bytes
 
     def ended(self, directory: str, path: str, result: SaveResult, reason: str | None) -> Save:
         """Sum up this save."""
@@ -192,7 +233,7 @@ class SaveInProgress:
 
     def _all_notes(self, end: float) -> tuple[str, ...]:
         signs = [t for t in (self.marker_at, self.pointer_at) if t is not None]
-        if signs and max(signs) < end - EARLY_POINTER_SECONDS:
+        if any(t < end - EARLY_POINTER_SECONDS for t in signs):
             return tuple(sorted({*self.notes, "pointer_before_data"}))
         return tuple(sorted(self.notes))
 
@@ -210,10 +251,6 @@ class SaveInProgress:
             last_byte=self.last_byte,
             stalled=stalled,
         )
-
-    def chunks(self) -> list[Chunk]:
-        """List when bytes arrived, over all files."""
-        return [chunk for record in self.files.values() for chunk in record.arrivals]
 
 
 def joined_late(save: Save, late: Save) -> Save:

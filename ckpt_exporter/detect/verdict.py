@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from ckpt_exporter.detect.inventory import Inventory
+from ckpt_exporter.detect.layouts import SHARDED_COMMIT, SHARDED_DATA, is_temporary, locate, parent_of
 from ckpt_exporter.detect.progress import SaveInProgress
-from ckpt_exporter.model import SaveResult, Space
+from ckpt_exporter.model import DetectSettings, SaveResult, Space
 
 MAX_PLACES = 256
 MAX_COMPONENTS = 1000
@@ -91,3 +94,48 @@ def judge(
         if earlier.cut_short(save):
             return "incomplete", "truncated"
     return "complete", None
+
+
+def is_due(save: SaveInProgress, now: float, settings: DetectSettings, earlier: EarlierSaves) -> bool:
+    """Tell whether a save has ended by ``now``."""
+    settle = save.rules.settle_seconds if save.marker_at is not None else None
+    soonest = settings.quiet_seconds if settle is None else min(settle, settings.quiet_seconds)
+    if now < save.last_activity + soonest:
+        return False  # the usual case, and cheap however many files the save has
+    return now >= deadline(save, settings, earlier)
+
+
+def deadline(save: SaveInProgress, settings: DetectSettings, earlier: EarlierSaves) -> float:
+    """Return when a save ends if nothing more happens."""
+    if save.open_files:
+        latest = max(save.files[path].changed_at for path in save.open_paths)
+        # Nobody said in all this time that a writer still holds it: its close was lost.
+        return max(latest, save.last_activity) + settings.incomplete_seconds
+    reason, required = save.unmet()
+    if reason is not None and (required or earlier.uses_marker(save) is not False):
+        return save.last_activity + settings.incomplete_seconds
+    if reason is None and save.marker_at is not None and save.rules.settle_seconds is not None:
+        return save.last_activity + min(settings.quiet_seconds, save.rules.settle_seconds)
+    if save.named and not big_enough(save, settings):
+        # The first small files of a checkpoint whose data is still to come.
+        return save.last_activity + settings.incomplete_seconds
+    return save.last_activity + settings.quiet_seconds
+
+
+def big_enough(save: SaveInProgress, settings: DetectSettings) -> bool:
+    """Tell whether a burst is a save: by its size, or by a layout's name together with its commit."""
+    if save.bytes >= max(1, settings.min_bytes):
+        return True
+    committed = save.marker_at is not None or save.published_at is not None
+    return save.named and committed and any(not record.sidecar for record in save.files.values())
+
+
+def take_stock(inventory: Inventory, writing: Collection[str], settings: DetectSettings) -> None:
+    """Decide which of the checkpoints found on disk are complete; ``writing`` holds the keys of open ones."""
+    for key, unit in inventory.units():
+        data = [path for path in unit.files if not is_temporary(path)]
+        shards = {parent_of(path) for path in data if SHARDED_DATA.search(path)}
+        commits = {parent_of(path) for path in data if SHARDED_COMMIT.search(path)}
+        staged = any(found.staged for found in map(locate, data[:1]) if found is not None)
+        big = unit.bytes >= max(1, settings.min_bytes)
+        unit.complete = bool(data) and big and shards <= commits and not staged and key not in writing

@@ -103,4 +103,4 @@ def _progress(event: dict[str, Any], path: str) -> Iterator[dict[str, Any]]:
 if __name__ == "__main__":
     with open(sys.argv[1], encoding="utf-8") as trace:
         for line in sorted(convert(trace), key=lambda line: line["t"]):
-            print(json.dumps(line))  # noqa: T201
+            print(json.dumps(line))
