@@ -1,0 +1,125 @@
+"""YAML text to plain values: reading the file, broken YAML, and keys given twice."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from ckpt_exporter.errors import ConfigError
+from ckpt_exporter.logs import one_line
+
+_MAX_FILE_BYTES: Final = 1024 * 1024
+_MAX_KEY_DEPTH: Final = 4  # directories, number, key, item: nothing known stands deeper
+
+Path = tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The values of one file. ``repeated`` holds the lines (from 1) of every key given more than once."""
+
+    value: object
+    repeated: dict[Path, tuple[int, ...]]
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader whose every failure is a YAML error with a place, and to which a date is text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own attribute)
+        first: [entry for entry in entries if entry[0] != "tag:yaml.org,2002:timestamp"]
+        for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError) as error:
+            # PyYAML lets the errors of int(), float() and friends through, for !!int x and very long numbers.
+            kind = str(node.tag).rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"this cannot be read as {kind}", node.start_mark
+            ) from error
+
+
+def read_document(path: str) -> Document:
+    """Read one configuration file; raises ConfigError with the line and column of broken YAML."""
+    file = one_line(path)
+    text = _decode(file, _read_bytes(path, file))
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        # Before construction, which copies merged keys into the nodes.
+        repeated = {} if node is None else _repeated_keys(node)
+        value = None if node is None else loader.construct_document(node)
+    except yaml.YAMLError as error:
+        raise ConfigError([f"{file}: {_yaml_problem(error, text)}"]) from error
+    except RecursionError as error:
+        raise ConfigError([f"{file}: is nested too deeply"]) from error
+    return Document(value, repeated)
+
+
+def _read_bytes(path: str, file: str) -> bytes:
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read(_MAX_FILE_BYTES + 1)
+    except FileNotFoundError as error:
+        raise ConfigError([f"{file}: no such file"]) from error
+    except IsADirectoryError as error:
+        raise ConfigError([f"{file}: is a directory, must be a file"]) from error
+    except PermissionError as error:
+        user = os.geteuid()
+        raise ConfigError([f"{file}: permission denied, must be readable for user id {user}"]) from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise ConfigError([f"{file}: cannot be read: {reason}"]) from error
+    if len(content) > _MAX_FILE_BYTES:
+        raise ConfigError([f"{file}: is larger than 1 MiB, must be a configuration file"])
+    return content
+
+
+def _decode(file: str, content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start]
+        place = f"line {before.count(bytes([10])) + 1}"
+        raise ConfigError(
+            [f"{file}: {place}: must be UTF-8 (got byte 0x{error.object[error.start]:02x})"]
+        ) from error
+
+
+def _yaml_problem(error: yaml.YAMLError, text: str) -> str:
+    if isinstance(error, yaml.reader.ReaderError):
+        before = text[: error.position]
+        line, column = before.count("\n") + 1, error.position - before.rfind("\n")
+        return f"line {line}, column {column}: character U+{ord(text[error.position]):04X} is not allowed"
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return one_line(str(error))
+    mark = error.problem_mark or error.context_mark
+    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return place + one_line(", ".join(part for part in (error.context, error.problem) if part))
+
+
+def _repeated_keys(root: yaml.Node) -> dict[Path, tuple[int, ...]]:
+    """Find keys that stand twice in one mapping, of which YAML would silently keep the last."""
+    repeated: dict[Path, tuple[int, ...]] = {}
+    pending: list[tuple[Path, yaml.Node]] = [((), root)]
+    while pending:
+        path, node = pending.pop()
+        if len(path) >= _MAX_KEY_DEPTH:
+            continue
+        if isinstance(node, yaml.SequenceNode):
+            pending.extend(((*path, index), item) for index, item in enumerate(node.value))
+        elif isinstance(node, yaml.MappingNode):
+            lines: dict[str, list[int]] = defaultdict(list)
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode):
+                    lines[key.value].append(key.start_mark.line + 1)
+                    pending.append(((*path, key.value), value))
+            repeated.update({(*path, key): tuple(found) for key, found in lines.items() if len(found) > 1})
+    return repeated
