@@ -81,7 +81,7 @@ class OpenSaves:
         if not record.open:
             record.closed_at = max(record.closed_at or t, t)
         target = self.place(record, to, t, quiet_seconds)
-        if was_staged and not record.staged:
+        if was_staged and not record.staged and self._publishes(path, to):
             target.published_at = t
         if target is save:
             return
@@ -90,6 +90,13 @@ class OpenSaves:
         elif self.by_key.get(save.key) is save:
             del self.by_key[save.key]
             target.absorb(save)
+
+    def _publishes(self, path: str, to: str) -> bool:
+        """Tell whether a rename publishes a checkpoint, and not just one file within it."""
+        before, after = layouts.locate(path, self.layout), layouts.locate(to, self.layout)
+        if after is None or after.component == "":
+            return True
+        return before is not None and before.staged
 
     def below(self, directory: str) -> list[str]:
         """List the files of open saves below a directory."""

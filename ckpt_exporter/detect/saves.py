@@ -255,7 +255,7 @@ class SaveDetector:
             record = FileRecord(to, event.t, start=None)
             record.inode = event.inode
             record.arrive_finished(event.t, event.size or 0)
-            self._place(record, to, event.t)
+            self._place(record, to, event.t).published_at = event.t
         note_sign(self._saves, to, event.t)
 
     def _move_directory(self, path: str, to: str, t: float) -> None:

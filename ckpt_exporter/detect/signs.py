@@ -40,12 +40,13 @@ def _note_pointer(saves: OpenSaves, path: str, t: float) -> None:
 def _chosen(saves: list[SaveInProgress], t: float) -> list[SaveInProgress]:
     """Choose the save that a pointer beside it commits: which, only its content would say.
 
-    It is the oldest one not yet pointed at, first of those whose files are all closed. Without any, a
-    pointer written twice in a row belongs to the save it has just been written for.
+    It is one not yet pointed at, before others one whose files are all closed, and of these the one written
+    last: an older one without its pointer was given up by its writer. Without any, a pointer written twice
+    in a row belongs to the save it has just been written for.
     """
     unmarked = [save for save in saves if save.marker_at is None]
     if unmarked:
-        return [min(unmarked, key=lambda save: (save.open_files > 0, save.start))]
+        return [min(unmarked, key=lambda save: (save.open_files > 0, -save.last_activity))]
     again = [s for s in saves if s.marker_at is not None and t - s.marker_at <= REPEATED_POINTER_SECONDS]
     return [max(again, key=lambda save: save.start)] if again else []
 
