@@ -54,7 +54,7 @@ _SYMLINK_LIMIT = 40  # as many as the kernel follows before it says ELOOP
 
 @dataclass(frozen=True, slots=True)
 class MountEntry:
-    """One line of the mount table; ``device`` is the file system's ``major:minor``, ``root`` its mounted part.
+    """One line of the mount table; ``device`` is the file system's ``major:minor``, ``root`` what is mounted.
 
     ``options`` are per mount, ``super_options`` per file system; both keep the order of the table.
     """

@@ -44,7 +44,7 @@ FileId = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A target held by a process; ``fd`` and ``position`` are None for a mapping, its descriptor may be closed.
+    """A target held by a process; ``fd`` and ``position`` are None for a mapping (its ``fd`` may be closed).
 
     ``position`` (bytes) grows with write(), not with pwrite(), libaio, io_uring at offsets or mapped writes.
     """
@@ -80,7 +80,7 @@ def find_writers(
     """Find the processes that hold one of the files (``st_dev``, ``st_ino``) open or mapped for writing.
 
     Looks first at every process's I/O counters, then only at the descriptors of those that wrote more than
-    64 KiB since ``previous``, of the ``known`` ones, or of all (``everyone``). ``paths`` are the files' names:
+    64 KiB since ``previous``, of the ``known`` ones, or of ``everyone``. ``paths`` are the files' names:
     only a descriptor of such a name is compared by ``stat``, which can block if its mount is dead. Without
     ``previous`` and with many processes the answer is empty but for its ``counters``. Processes that
     may not be read or end meanwhile are left out.
@@ -173,7 +173,7 @@ def _held_descriptor(pid: int, fd: int, wanted: _Wanted, proc: str) -> OpenFile 
 
 
 def _held_mappings(pid: int, wanted: _Wanted, proc: str) -> Iterable[OpenFile]:
-    # btrfs and overlayfs give stat() an anonymous device that the mapping does not show: then the path counts.
+    # btrfs and overlayfs give stat() an anonymous device that a mapping does not show: then the path counts.
     anonymous = {inode for device, inode in wanted.ids if os.major(device) == 0}
     for device, inode, name in sorted(read_shared_maps(pid, proc)):
         path = name.removesuffix(" (deleted)")
