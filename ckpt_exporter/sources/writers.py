@@ -33,8 +33,8 @@ GROWTH_BYTES = 64 * 1024  # less than this between two scans is a log line, not 
 FEW_PROCESSES = 64  # so few that looking at all their descriptors costs no more than a baseline
 SCAN_INTERVAL_SECONDS = 1.0
 SCAN_SHARE = 0.01  # scanning may take this share of the time
-# After so many scans without a writer, and at first, every process is looked at: who writes into a mapped
-# file on tmpfs has no I/O counted, and a short save would be over before a second reading of the counters.
+# After so many scans without a writer every process is looked at: who writes into a mapped file on tmpfs has
+# no I/O counted.
 FRUITLESS_SCANS = 2
 WRITER_LIMIT = 1024
 
@@ -140,8 +140,8 @@ class _Wanted:
     names: frozenset[str]
 
     def may_be(self, path: str) -> bool:
-        # By name alone too: another mount namespace or a bind mount shows another path to the same file.
-        return path in self.paths or os.path.basename(path) in self.names
+        # By name alone: another mount namespace or a bind mount shows another path to the same file.
+        return path.rpartition("/")[2] in self.names
 
 
 def _held_files(pid: int, wanted: _Wanted, proc: str) -> Iterable[OpenFile]:
@@ -200,7 +200,9 @@ class WriterScan:
     """Keeps track of who writes the files of one directory, at a bounded cost.
 
     At most one scan a second, and no more than one percent of the time on the injected ``clock``
-    (half of it for the ordinary scan, half for the look at every process, at first and after fruitless ones).
+    (half of it for the ordinary scan, half for the wide ones: the first, which takes all that a process ever
+    wrote for new, as a short save would be over before a second reading, and a look at every process after
+    fruitless scans).
     Call ``scan`` from a thread that may wait for the directory's mount.
     """
 
@@ -212,9 +214,9 @@ class WriterScan:
         self._pids: dict[int, int] = {}  # pid -> start time: a reused pid is another process
         self._commands: dict[int, str] = {}
         self._run: RunIdentity | None = None
-        self._fruitless = FRUITLESS_SCANS
+        self._fruitless = 0
         self._scan_budget = _Budget(SCAN_SHARE / 2, SCAN_INTERVAL_SECONDS)
-        self._full_budget = _Budget(SCAN_SHARE / 2, SCAN_INTERVAL_SECONDS)
+        self._wide_budget = _Budget(SCAN_SHARE / 2, SCAN_INTERVAL_SECONDS)
         self.last: Writers | None = None
         self.last_files: tuple[OpenFile, ...] = ()
 
@@ -235,18 +237,19 @@ class WriterScan:
         """Drop what is known of the writers, for a save that has nothing to do with the last one."""
         self._pids.clear()
         self._commands.clear()
-        self._fruitless = FRUITLESS_SCANS
+        self._fruitless = 0
         self.last, self.last_files = None, ()
 
     def _look(self, now: float, files: Mapping[str, str | None]) -> None:
         began = self._clock()
-        everyone = self._fruitless >= FRUITLESS_SCANS and self._full_budget.allows(now)
+        first = self._counters is None
+        everyone = self._fruitless >= FRUITLESS_SCANS and self._wide_budget.allows(now)
         targets = {file_id for inode in files.values() if (file_id := parse_inode(inode)) is not None}
         found = find_writers(
             targets,
             files.keys(),
             proc=self._proc,
-            previous=self._counters,
+            previous=self._counters or {},
             known=self._pids,
             everyone=everyone,
         )
@@ -255,9 +258,10 @@ class WriterScan:
         self.last_files = found.files
         self._remember(found.pids)
         cost_seconds = self._clock() - began
-        self._scan_budget.spend(now, 0.0 if everyone else cost_seconds)
-        if everyone:
-            self._full_budget.spend(now, cost_seconds)
+        wide = first or everyone
+        self._scan_budget.spend(now, 0.0 if wide else cost_seconds)
+        if wide:
+            self._wide_budget.spend(now, cost_seconds)
 
     def _remember(self, pids: Iterable[int]) -> None:
         seen = {pid: process for pid in pids if (process := read_process(pid, self._proc)) is not None}

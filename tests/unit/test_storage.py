@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from ckpt_exporter.sources.transport import read_dirty_bytes, sum_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 GIB = 1024**3
 ROOT_LINE = "20 1 8:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw\n"
@@ -42,15 +42,18 @@ class Host:
         self.table = ""
 
     def mount(self, line: str) -> None:
+        """Add a line to the mount table."""
         self.table += line if line.endswith("\n") else line + "\n"
         (self.proc / "self" / "mountinfo").write_text(self.table)
 
     def write(self, path: str, text: str) -> None:
+        """Add a file below sys."""
         file = self.sys / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text + "\n")
 
     def link(self, path: str, target: str) -> None:
+        """Add a link below sys, to a place below sys."""
         name = self.sys / path
         name.parent.mkdir(parents=True, exist_ok=True)
         name.symlink_to(self.sys / target)
@@ -65,6 +68,7 @@ class Host:
         self.link(f"dev/block/{number}", f"devices/{place}")
 
     def stack(self, name: str, number: str, members: list[str], mapped: str | None = None) -> None:
+        """Add a virtual device over members, with a mapped name for dm."""
         self.block(f"virtual/block/{name}", number)
         if mapped is not None:
             self.write(f"devices/virtual/block/{name}/dm/name", mapped)
@@ -72,17 +76,20 @@ class Host:
             self.link(f"devices/virtual/block/{name}/slaves/{member}", f"class/block/{member}")
 
     def nvme(self, controller: str, transport: str, namespace: str, number: str) -> None:
+        """Add an NVMe controller with one namespace."""
         where = "virtual/nvme-fabrics/ctl" if transport != "pcie" else "pci0000:00/0000:00:04.0/nvme"
         self.write(f"devices/{where}/{controller}/transport", transport)
         self.link(f"class/nvme/{controller}", f"devices/{where}/{controller}")
         self.block(f"{where}/{controller}/{namespace}", number)
 
     def identify(self, path: str) -> Mount:
+        """Identify a path on this host."""
         return identify(path, proc=str(self.proc), sys=str(self.sys))
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
+    """Give a host whose root is a partition that sysfs does not know."""
     host = Host(tmp_path)
     host.mount(ROOT_LINE)
     return host
@@ -93,7 +100,8 @@ def host(tmp_path: Path) -> Host:
 
 def test_parse_undoes_octal_escapes_and_skips_optional_fields() -> None:
     """A mount point with a space, a tab and a two-byte letter is read as the name that users know."""
-    text = r"41 20 8:17 /sub\040dir /mnt/my\040ck\011pt\303\251 rw,noatime master:3 shared:7 - xfs /dev/sdb1 rw,a=b"
+    text = r"41 20 8:17 /sub\040dir /mnt/my\040ck\011pt\303\251 rw,noatime master:3 shared:7"
+    text += " - xfs /dev/sdb1 rw,a=b"
     (entry,) = parse_mountinfo(text + "\n")
     assert entry.mountpoint == "/mnt/my ck\tpté"
     assert entry.root == "/sub dir"
@@ -121,7 +129,9 @@ def test_parse_reads_a_line_without_optional_fields_and_leaves_out_damaged_ones(
 )
 def test_find_mount_takes_the_longest_point_on_component_boundaries(path: str, mountpoint: str) -> None:
     """/data/ckpt2 is not below /data/ckpt, and dots are resolved as text."""
-    table = ROOT_LINE + "21 20 8:17 / /data rw - xfs /dev/sdb1 rw\n22 21 0:40 / /data/ckpt rw - nfs4 s:/e rw\n"
+    table = (
+        ROOT_LINE + "21 20 8:17 / /data rw - xfs /dev/sdb1 rw\n22 21 0:40 / /data/ckpt rw - nfs4 s:/e rw\n"
+    )
     entry = find_mount(path, parse_mountinfo(table))
     assert entry is not None
     assert entry.mountpoint == mountpoint
@@ -208,6 +218,7 @@ def test_nvme_over_fabrics(host: Host, transport: str) -> None:
 
 
 def multipath(host: Host, transports: dict[str, str]) -> None:
+    """Mount a namespace that several controllers lead to."""
     for controller, transport in transports.items():
         place = f"devices/virtual/nvme-fabrics/ctl/{controller}"
         host.write(f"{place}/transport", transport)
@@ -263,7 +274,9 @@ def test_disk_transport_from_its_place_in_sysfs(host: Host, place: str, transpor
     assert (mount.device, mount.transport) == (place.rsplit("/", 1)[1], transport)
 
 
-@pytest.mark.parametrize(("driver", "transport"), [("megaraid_sas", "sas"), ("ahci", "sata"), ("foo", "unknown")])
+@pytest.mark.parametrize(
+    ("driver", "transport"), [("megaraid_sas", "sas"), ("ahci", "sata"), ("foo", "unknown")]
+)
 def test_disk_transport_from_its_host_driver(host: Host, driver: str, transport: str) -> None:
     """A RAID controller shows no port below its host: then its driver's name tells the bus."""
     host.block("pci0000:00/0000:01:00.0/host4/target4:2:0/4:2:0:0/block/sdc", "8:32")
@@ -302,7 +315,7 @@ def test_encrypted_volume_over_raid_has_its_mapped_name(host: Host) -> None:
 
 @pytest.mark.parametrize("source", ["/dev/nvme0n1", "/dev/mapper/pool"])
 def test_btrfs_is_found_by_its_source(host: Host, source: str) -> None:
-    """btrfs has an anonymous device number; the mount source leads to the disk."""
+    """A btrfs has an anonymous device number; the mount source leads to the disk."""
     host.nvme("nvme0", "rdma", "nvme0n1", "259:0")
     host.stack("dm-3", "253:3", ["nvme0n1"], mapped="pool")
     host.mount(f"21 20 0:52 /@sub /data rw - btrfs {source} rw,subvol=/@sub")
@@ -330,7 +343,10 @@ def test_btrfs_over_several_disks_looks_at_all(host: Host) -> None:
             "21 20 0:40 / /d rw - lustre 10.0.0.1@o2ib:/fs rw",
             Mount("/d", "10.0.0.1@o2ib:/fs", "lustre", "lustre", shared=True),
         ),
-        ("21 20 0:40 / /d rw - fuse.sshfs me@h:/x rw", Mount("/d", "me@h:/x", "fuse.sshfs", "fuse", shared=True)),
+        (
+            "21 20 0:40 / /d rw - fuse.sshfs me@h:/x rw",
+            Mount("/d", "me@h:/x", "fuse.sshfs", "fuse", shared=True),
+        ),
         ("21 20 0:40 / /d rw - virtiofs share rw", Mount("/d", "share", "virtiofs", "virtiofs", shared=True)),
         ("21 20 0:40 / /d rw - zfs tank/ck rw", Mount("/d", "tank/ck", "zfs", "zfs", shared=False)),
         ("21 20 0:40 / /d rw - wekafs w/fs rw", Mount("/d", "w/fs", "wekafs", "unknown", shared=True)),
@@ -347,7 +363,9 @@ def test_overlay_takes_the_device_of_its_upper_directory(host: Host) -> None:
     """New bytes of an overlay land in its upper directory, here with a comma in its name."""
     host.nvme("nvme0", "pcie", "nvme0n1", "259:0")
     host.mount("21 20 259:0 / /var rw - ext4 /dev/nvme0n1 rw")
-    host.mount(r"22 20 0:60 / /merged rw - overlay overlay rw,lowerdir=/l,upperdir=/var/a\054b,workdir=/var/w")
+    host.mount(
+        r"22 20 0:60 / /merged rw - overlay overlay rw,lowerdir=/l,upperdir=/var/a\054b,workdir=/var/w"
+    )
     assert host.identify("/merged/x") == Mount("/merged", "nvme0n1", "overlay", "nvme-pcie", shared=False)
 
 
@@ -410,8 +428,10 @@ def test_written_bytes_of_a_pool_need_every_member() -> None:
 
 
 def statvfs_answer(available: int = 1, blocks: int = 10, unit: int = 4096) -> os.statvfs_result:
-    answer = SimpleNamespace(f_frsize=unit, f_bsize=unit, f_bavail=available, f_blocks=blocks, f_bfree=blocks)
-    return answer  # type: ignore[return-value]
+    """Build a statvfs answer; the reserve makes free blocks more than available ones."""
+    return SimpleNamespace(  # type: ignore[return-value]
+        f_frsize=unit, f_bsize=unit, f_bavail=available, f_blocks=blocks, f_bfree=blocks
+    )
 
 
 def test_space_is_what_an_unprivileged_writer_has() -> None:
@@ -431,7 +451,9 @@ def test_file_system_that_counts_no_blocks_has_unknown_space() -> None:
 class Bench:
     """A source on a fake clock and fake host, with what it published and emitted."""
 
-    def __init__(self, host: Host, directories: dict[str, str], statvfs: Callable[[str], os.statvfs_result]) -> None:
+    def __init__(
+        self, host: Host, directories: dict[str, str], statvfs: Callable[[str], os.statvfs_result]
+    ) -> None:
         self.now = 1000.0
         self.saving: set[str] = set()
         self.published: list[StorageStatus] = []
@@ -456,13 +478,16 @@ class Bench:
         wait_for(lambda: len(self.published) >= goal and not self.busy())
 
     def busy(self) -> bool:
+        """Tell if a worker is still at work on a mount that answers."""
         return any(w.busy and not w.is_stuck(self.now) for w in self.source._workers.values())
 
     def latest(self, name: str) -> StorageStatus:
+        """Return a directory's newest status."""
         return [status for status in self.published if status.directory == name][-1]
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds, at most 10 s."""
     end = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < end, "the condition did not come true in 10 s"
@@ -470,6 +495,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def storage_threads() -> int:
+    """Count the worker threads."""
     return sum(thread.name.startswith("storage ") for thread in threading.enumerate())
 
 
@@ -516,7 +542,9 @@ def test_directory_that_does_not_exist_has_a_mount_but_no_space(host: Host, tmp_
     host.mount(f"21 20 0:44 / {tmp_path} rw - tmpfs tmpfs rw")
     bench = Bench(host, {"a": f"{tmp_path}/not/yet"}, os.statvfs)
     bench.tick(1)
-    assert bench.published == [StorageStatus("a", Mount(str(tmp_path), "tmpfs", "tmpfs", "memory", shared=False))]
+    assert bench.published == [
+        StorageStatus("a", Mount(str(tmp_path), "tmpfs", "tmpfs", "memory", shared=False))
+    ]
     assert bench.emitted == []
     bench.source.stop()
 
@@ -588,7 +616,7 @@ def test_dead_mount_stops_only_itself(host: Host) -> None:
 def test_silent_mount_is_published_as_unknown_before_the_next_question(host: Host) -> None:
     """Five seconds after the call, not 15: the old figure must not stand for long."""
     release = threading.Event()
-    bench = Bench(host, {"a": "/ckpt"}, lambda path: statvfs_answer() if release.wait(60) else statvfs_answer())
+    bench = Bench(host, {"a": "/ckpt"}, lambda path: statvfs_answer(available=int(release.wait(60))))
     bench.source.tick()
     wait_for(lambda: bench.source._workers["/", 20]._call_started is not None)
     bench.now = 1005.0
@@ -617,7 +645,9 @@ def test_mount_that_came_back_under_the_same_name_is_asked_by_a_new_worker(host:
     bench = Bench(host, {"a": "/mnt/n"}, statvfs)
     bench.source.tick()
     wait_for(lambda: len(calls) == 1)
-    (host.proc / "self" / "mountinfo").write_text(ROOT_LINE + "35 20 0:41 / /mnt/n rw - nfs4 server:/export rw\n")
+    (host.proc / "self" / "mountinfo").write_text(
+        ROOT_LINE + "35 20 0:41 / /mnt/n rw - nfs4 server:/export rw\n"
+    )
     bench.now = 1015.0
     bench.source.tick()
     wait_for(lambda: bool(bench.published) and bench.published[-1].available_bytes is not None)
