@@ -28,6 +28,7 @@ __all__ = [
     "MountEntry",
     "StorageSource",
     "find_mount",
+    "fixed_part",
     "identify",
     "is_shared",
     "parse_mountinfo",
@@ -39,8 +40,8 @@ CALL_DEADLINE_SECONDS = 5.0
 SAVING_INTERVAL_SECONDS = 1.0
 TICK_SECONDS = 1.0
 HEARTBEAT_LIMIT_SECONDS = 10.0
-# Threads that may wait on dead mounts over the life of the process; beyond it new mounts stay unknown.
-WORKER_LIMIT = 64
+# So many calls may wait on dead mounts at a time; beyond it the space of mounts not yet asked stays unknown.
+STUCK_LIMIT = 64
 
 _log = logging.getLogger(__name__)
 
@@ -205,10 +206,10 @@ class StorageSource:
     def stop(self, timeout: float = 1.0) -> None:
         """End the thread within ``timeout`` seconds; a worker stuck in the kernel is left behind, silent."""
         self._stop.set()
-        for worker in self._workers.values():
-            worker.stop()
         if self._thread is not None:
             self._thread.join(timeout)
+        for worker in list(self._workers.values()):
+            worker.stop()
 
     @property
     def healthy(self) -> bool:
@@ -266,21 +267,21 @@ class StorageSource:
     def _ask(self, due: Sequence[_Directory], renew: set[int], now: float) -> None:
         written = self._written_bytes()
         batches: dict[tuple[str, int], list[_Call]] = {}
+        silent: set[tuple[str, int]] = set()
         for item in due:
             item.asked = now
             status = self._known(item, written)
-            worker = self._workers.get(item.worker_key)
-            if worker is None or not worker.busy:
+            worker = self._worker(item.worker_key, now)
+            if worker is None or worker.is_stuck(now):
+                self._publish_silent(worker, status)
+                silent.add(item.worker_key)
+            elif not worker.busy:
                 call = _Call(item.path, id(item) in renew, self._receiver(item, status))
                 batches.setdefault(item.worker_key, []).append(call)
-            elif worker.is_stuck(now):
-                self._publish_silent(worker, status)
         for key, calls in batches.items():
-            if (free := self._worker(key)) is not None:
-                free.submit(calls)
-        for key in {item.worker_key for item in due}:
-            if (silent := self._workers.get(key)) is not None and silent.is_stuck(now):
-                silent.announced = True
+            self._workers[key].submit(calls)
+        for key in silent & self._workers.keys():
+            self._workers[key].announced = True
 
     def _known(self, item: _Directory, written: Mapping[str, int]) -> StorageStatus:
         backing = item.backing
@@ -293,18 +294,18 @@ class StorageSource:
             dirty_bytes=read_dirty_bytes(backing.writeback, sys=self._sys),
         )
 
-    def _worker(self, key: tuple[str, int]) -> _MountWorker | None:
+    def _worker(self, key: tuple[str, int], now: float) -> _MountWorker | None:
         if key not in self._workers:
-            if len(self._workers) >= WORKER_LIMIT:
-                _log.debug("%s: not asked, %d mounts have a thread already", key[0], WORKER_LIMIT)
+            if sum(worker.is_stuck(now) for worker in self._workers.values()) >= STUCK_LIMIT:
                 return None
             self._workers[key] = _MountWorker(f"storage {key[0]}", self._clock, self._statvfs)
         return self._workers[key]
 
-    def _publish_silent(self, worker: _MountWorker, status: StorageStatus) -> None:
+    def _publish_silent(self, worker: _MountWorker | None, status: StorageStatus) -> None:
         with self._lock:
             # Asked again under the lock: an answer that came meanwhile must not be overwritten.
-            if worker.is_stuck(self._clock()) and not self._stop.is_set():
+            silent = worker is None or worker.is_stuck(self._clock())
+            if silent and not self._stop.is_set():
                 self._publish(status)
 
     def _receiver(

@@ -60,7 +60,8 @@ def unmounted(tmp_path: Path) -> Iterator[Path]:
     point = tmp_path / "mount point"
     point.mkdir()
     yield point
-    while os.path.ismount(point):
+    # Not os.path.ismount: it does not see a bind mount of the same file system.
+    while any(entry.mountpoint == str(point) for entry in read_mountinfo()):
         subprocess.run(["umount", str(point)], check=True)
 
 

@@ -15,6 +15,7 @@ from ckpt_exporter.sources.mounts import follow_links
 from ckpt_exporter.sources.storage import (
     StorageSource,
     find_mount,
+    fixed_part,
     identify,
     is_shared,
     parse_mountinfo,
@@ -654,6 +655,44 @@ def test_mount_that_came_back_under_the_same_name_is_asked_by_a_new_worker(host:
     release.set()
     wait_for(lambda: not any(worker.busy for worker in bench.source._workers.values()))
     bench.source.stop()
+
+
+def test_dead_mounts_without_end_leave_a_bounded_number_of_threads(host: Host) -> None:
+    """A mount that dies, is detached, comes back and dies again, 70 times: 64 calls wait, no more.
+
+    The directory is published all the same, its space unknown.
+    """
+    release = threading.Event()
+    calls: list[str] = []
+
+    def statvfs(path: str) -> os.statvfs_result:
+        calls.append(path)
+        release.wait(60)
+        return statvfs_answer()
+
+    bench = Bench(host, {"a": "/mnt/n"}, statvfs)
+    for life in range(70):
+        line = f"{100 + life} 20 0:{100 + life} / /mnt/n rw - nfs4 server:/export rw\n"
+        (host.proc / "self" / "mountinfo").write_text(ROOT_LINE + line)
+        bench.now = 1000.0 + 15 * life
+        bench.source.tick()
+        asked = min(64, life + 1)
+        wait_for(lambda asked=asked: len(calls) == asked)  # type: ignore[misc]
+    assert storage_threads() == 64
+    assert [status.available_bytes for status in bench.published] == [None] * 6
+    release.set()
+    wait_for(lambda: not any(worker.busy for worker in bench.source._workers.values()))
+    bench.source.stop()
+    wait_for(lambda: storage_threads() == 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "fixed"),
+    [("/a/b", "/a/b"), ("/a/*/b", "/a"), ("/a/b*", "/a"), ("/**/x", "/"), ("/a/b/", "/a/b")],
+)
+def test_fixed_part_of_a_path(path: str, fixed: str) -> None:
+    """Everything above the first component with a wildcard."""
+    assert fixed_part(path) == fixed
 
 
 def test_link_on_a_shared_mount_is_followed_by_its_worker(host: Host, tmp_path: Path) -> None:

@@ -532,7 +532,7 @@ def test_no_open_file_costs_no_scan(proc: FakeProc) -> None:
 
 
 def test_mapped_writer_without_counted_io_is_found_after_fruitless_scans(proc: FakeProc, shard: Path) -> None:
-    """A process that starts to write into a mapping on tmpfs has no I/O counted: every process is looked at."""
+    """A writer into a mapping on tmpfs has no I/O counted: in the end every process is looked at."""
     clock = Clock()
     scan = WriterScan("a", clock=clock, proc=str(proc))
     files: dict[str, str | None] = {str(shard): inode_text(shard)}
