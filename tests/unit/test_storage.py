@@ -657,6 +657,47 @@ def test_mount_that_came_back_under_the_same_name_is_asked_by_a_new_worker(host:
     bench.source.stop()
 
 
+def test_slow_mount_is_not_asked_again_before_it_answered(host: Host) -> None:
+    """A call that takes four seconds is one call, although a save asks every second; nothing is queued."""
+    release = threading.Event()
+    calls: list[str] = []
+
+    def statvfs(path: str) -> os.statvfs_result:
+        calls.append(path)
+        release.wait(60)
+        return statvfs_answer()
+
+    bench = Bench(host, {"a": "/ckpt"}, statvfs)
+    bench.saving.add("a")
+    for second in range(5):
+        bench.now = 1000.0 + second
+        bench.source.tick()
+        wait_for(lambda: len(calls) == 1)
+    release.set()
+    wait_for(lambda: not bench.busy())
+    assert len(calls) == 1
+    assert len(bench.published) == 1
+    bench.source.stop()
+
+
+def test_link_turned_to_another_mount_counts_at_the_next_round(host: Host, tmp_path: Path) -> None:
+    """A configured link that is pointed at another file system is published with that one at once."""
+    for index, name in enumerate(("old", "new")):
+        (tmp_path / name).mkdir()
+        host.mount(f"{21 + index} 20 0:{40 + index} / {tmp_path}/{name} rw - tmpfs tmpfs rw")
+    link = tmp_path / "link"
+    link.symlink_to("old")
+    bench = Bench(host, {"a": str(link)}, lambda path: statvfs_answer())
+    bench.tick(1)
+    link.unlink()
+    link.symlink_to("new")
+    bench.now = 1015.0
+    bench.tick(1)
+    mounts = [status.mount.mountpoint for status in bench.published if status.mount is not None]
+    assert mounts == [f"{tmp_path}/old", f"{tmp_path}/new"]
+    bench.source.stop()
+
+
 def test_dead_mounts_without_end_leave_a_bounded_number_of_threads(host: Host) -> None:
     """A mount that dies, is detached, comes back and dies again, 70 times: 64 calls wait, no more.
 
