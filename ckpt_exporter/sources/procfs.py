@@ -1,0 +1,147 @@
+"""Cheap reads of single process facts; what can't be read or has gone is None.
+
+Raw files instead of psutil where every process is asked once a second: reading the I/O counters of 600
+processes took 6 ms raw and 10 ms through psutil, and psutil reads another proc root only by a global.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+_DEAD_STATES = frozenset({"Z", "X", "x"})
+_WRITABLE = (os.O_WRONLY, os.O_RDWR)
+_READ_SIZE = 64 * 1024
+_IO_LINES = re.compile(rb"^wchar: (\d+)$.*^write_bytes: (\d+)$", re.MULTILINE | re.DOTALL)
+_MAP_LINE = re.compile(
+    rb"^[0-9a-f]+-[0-9a-f]+ .w.s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)$", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What ``/proc/PID/stat`` says; ``started`` is in clock ticks since boot and tells a reused pid apart."""
+
+    pid: int
+    command: str
+    state: str
+    parent: int
+    session: int
+    terminal: int
+    started: int
+
+    @property
+    def alive(self) -> bool:
+        """False for a process that only waits to be reaped: its files are closed."""
+        return self.state not in _DEAD_STATES
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """What ``/proc/PID/fdinfo/FD`` says: position in bytes and the flags of ``open``."""
+
+    position: int
+    flags: int
+
+    @property
+    def writable(self) -> bool:
+        """True if opened for writing or for both."""
+        return self.flags & os.O_ACCMODE in _WRITABLE
+
+
+def read_bytes(path: str) -> bytes | None:
+    """Read a whole file; None if it has gone or may not be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        # One read is enough for most; a file object would cost three more system calls for each process.
+        parts = [os.read(fd, _READ_SIZE)]
+        while parts[-1]:
+            parts.append(os.read(fd, _READ_SIZE))
+        return b"".join(parts)
+    except OSError:  # ESRCH: the process ended between open and read
+        return None
+    finally:
+        os.close(fd)
+
+
+def list_pids(proc: str) -> list[int]:
+    """List the processes in numeric order."""
+    try:
+        return sorted(int(name) for name in os.listdir(proc) if name.isdigit())
+    except OSError:
+        return []
+
+
+def read_process(pid: int, proc: str) -> Process | None:
+    """Read a process; its command may hold spaces and parentheses, so the last ``)`` ends it."""
+    raw = read_bytes(f"{proc}/{pid}/stat")
+    if raw is None:
+        return None
+    head, _, tail = os.fsdecode(raw).rpartition(")")
+    fields = tail.split()
+    try:
+        return Process(
+            pid=pid,
+            command=head.partition("(")[2],
+            state=fields[0],
+            parent=int(fields[1]),
+            session=int(fields[3]),
+            terminal=int(fields[4]),
+            started=int(fields[19]),
+        )
+    except (IndexError, ValueError):
+        return None
+
+
+def read_io(pid: int, proc: str) -> tuple[int, int] | None:
+    """Return the process's ``wchar`` and ``write_bytes`` since its start.
+
+    ``wchar`` misses io_uring, libaio and mapped writes; ``write_bytes`` has all of them but is 0 on tmpfs.
+    """
+    hit = _IO_LINES.search(read_bytes(f"{proc}/{pid}/io") or b"")
+    return (int(hit[1]), int(hit[2])) if hit else None
+
+
+def read_descriptor(pid: int, fd: int, proc: str) -> Descriptor | None:
+    """Read position and flags of an open file without touching its file system."""
+    raw = read_bytes(f"{proc}/{pid}/fdinfo/{fd}")
+    if raw is None:
+        return None
+    fields = dict(line.partition(b":")[::2] for line in raw.splitlines())
+    try:
+        return Descriptor(
+            position=int(fields[b"pos"]),
+            flags=int(fields[b"flags"], 8),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def read_environment(pid: int, proc: str) -> dict[str, str]:
+    """Return the environment a process was started with; empty if it may not be read."""
+    raw = read_bytes(f"{proc}/{pid}/environ") or b""
+    pairs = (item.partition(b"=") for item in raw.split(b"\0") if b"=" in item)
+    return {os.fsdecode(key): os.fsdecode(value) for key, _, value in pairs}
+
+
+def read_cgroups(pid: int, proc: str) -> tuple[str, ...]:
+    """Return a process's cgroup paths of every hierarchy (v1 and v2), longest first."""
+    text = os.fsdecode(read_bytes(f"{proc}/{pid}/cgroup") or b"")
+    paths = {line.split(":", 2)[2] for line in text.splitlines() if line.count(":") >= 2}
+    return tuple(sorted(paths, key=lambda path: (-len(path), path)))
+
+
+def read_shared_maps(pid: int, proc: str) -> set[tuple[int, int, str]]:
+    """Return (device number, inode, path) of the files that a process has mapped shared and writable.
+
+    The device is the file system's own: on btrfs it is not the ``st_dev`` of ``stat``.
+    """
+    raw = read_bytes(f"{proc}/{pid}/maps") or b""
+    return {
+        (os.makedev(int(major, 16), int(minor, 16)), int(inode), os.fsdecode(path))
+        for major, minor, inode, path in _MAP_LINE.findall(raw)
+    }
