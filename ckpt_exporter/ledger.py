@@ -169,11 +169,10 @@ class Ledger:
             self._detect = detect
             self._storage = {name: self._storage[name] for name in books if name in self._storage}
 
-    def active_paths(self, directory: str) -> list[str]:
-        """List the files of a directory that are being written."""
-        with self._lock:
-            book = self._books.get(directory)
-            return book.detector.active_paths() if book is not None else []
+    def directory_of(self, path: str | None) -> str | None:
+        """Name the configured directory that a path belongs to."""
+        book = self._owner(path)
+        return book.directory.name if book is not None else None
 
     def snapshot(self, now: float) -> Snapshot:
         """Copy all state at one moment."""

@@ -123,10 +123,6 @@ class SaveDetector:
             return None
         return self.inventory.retained_checkpoints, self.inventory.retained_bytes
 
-    def active_paths(self) -> list[str]:
-        """List the absolute paths of files that are open now."""
-        return [self._absolute(path) for save in self._saves.by_key.values() for path in save.open_paths]
-
     # --- file events ------------------------------------------------------------------------------------
 
     def _on_file(self, event: FileEvent) -> None:

@@ -1,0 +1,158 @@
+"""A thread per directory that finds out who writes there, while something is being written."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from ckpt_exporter.logs import log_event
+from ckpt_exporter.model import Fact, FileEvent, Progress, ProgressMethod
+from ckpt_exporter.sources.writers import WriterScan, io_written, write_position
+
+_LOG = logging.getLogger("ckpt_exporter.writers")
+
+# While a save is open; the scan itself bounds its cost.
+SCAN_SECONDS = 1.0
+# How long writers are asked after once the last file is closed: whether they still live decides how a save
+# without a commit ended.
+LINGER_SECONDS = 15.0
+MAX_FILES = 4096
+
+
+class DirectoryWriters:
+    """Who writes below one directory.
+
+    ``note`` is told every fact and returns at once; scanning happens in a thread of its own, since looking
+    at another process's descriptors can wait for a dead mount.
+    """
+
+    def __init__(self, name: str, emit: Callable[[Fact], None], clock: Callable[[], float]) -> None:
+        self._name = name
+        self._emit = emit
+        self._clock = clock
+        self._scan = WriterScan(name, clock=clock)
+        self._lock = threading.Lock()
+        self._files: dict[str, str | None] = {}
+        self._last_open = float("-inf")
+        self._io_before: dict[int, tuple[int, int]] = {}
+        self._due = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def note(self, fact: Fact) -> None:
+        """Take in a fact of this directory."""
+        if isinstance(fact, FileEvent) and not fact.is_dir and not fact.initial and fact.local:
+            self._note_event(fact)
+        elif isinstance(fact, Progress) and fact.writers:
+            with self._lock:
+                self._remember(fact.path, fact.inode)
+
+    def _note_event(self, event: FileEvent) -> None:
+        with self._lock:
+            if event.event in ("create", "open") and event.path is not None:
+                self._remember(event.path, event.inode)
+            elif event.event in ("close_write", "deleted") and event.path is not None:
+                self._files.pop(event.path, None)
+            elif event.event == "moved" and event.path in self._files:
+                inode = self._files.pop(event.path)
+                if event.to is not None:
+                    self._files[event.to] = inode
+
+    def _remember(self, path: str, inode: str | None) -> None:
+        if path not in self._files and len(self._files) >= MAX_FILES:
+            return
+        new = path not in self._files
+        self._files[path] = inode or self._files.get(path)
+        self._last_open = self._clock()
+        if new:
+            self._start()
+            self._due.set()
+
+    def _start(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name=f"writers-{self._name}", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._due.wait(None if self._idle() else SCAN_SECONDS)
+            self._due.clear()
+            if self._stopping.is_set():
+                return
+            try:
+                self._look()
+            except Exception as error:  # noqa: BLE001 (thread boundary: knowing less must not end the thread)
+                log_event(_LOG, logging.ERROR, "scan for writers failed", error=error, dir=self._name)
+
+    def _idle(self) -> bool:
+        with self._lock:
+            return not self._files and self._clock() - self._last_open > LINGER_SECONDS
+
+    def _look(self) -> None:
+        with self._lock:
+            files = dict(self._files)
+        writers = self._scan.scan(self._clock(), files)
+        if writers is not None:
+            fresh = [pid for pid in writers.pids if pid not in self._io_before]
+            self._io_before = {p: self._io_before[p] for p in writers.pids if p in self._io_before}
+            self._io_before.update(io_written(fresh))
+            self._emit(writers)
+
+    def overwrite_position(self, path: str) -> tuple[int, ProgressMethod] | None:
+        """Tell how many bytes were written over a file in place, by its writer's descriptor or its I/O.
+
+        None when no writer of it is known. The descriptor's offset is exact for sequential writes; the I/O
+        of the writers counts from the moment they were found, and includes their other files.
+        """
+        holders = [file for file in self._scan.last_files if file.path == path]
+        offsets = [write_position(f.pid, f.fd) for f in holders if f.fd is not None]
+        offset = max((o for o in offsets if o is not None), default=0)
+        if offset > 0:
+            return offset, "descriptor"
+        now = io_written({file.pid for file in holders})
+        grown = [_grown(counters, self._io_before.get(pid)) for pid, counters in now.items()]
+        return (sum(grown), "io") if grown else None
+
+    def stop(self) -> None:
+        """End the thread; it is not waited for, since it may hang on a dead mount."""
+        self._stopping.set()
+        self._due.set()
+
+
+def _grown(now: tuple[int, int], before: tuple[int, int] | None) -> int:
+    return max(max(0, a - b) for a, b in zip(now, before or now, strict=True))
+
+
+class WritersSource:
+    """The writers of all directories."""
+
+    def __init__(self, emit: Callable[[Fact], None], clock: Callable[[], float]) -> None:
+        self._emit = emit
+        self._clock = clock
+        self._directories: Mapping[str, DirectoryWriters] = {}
+
+    def replace_directories(self, names: Iterable[str]) -> None:
+        """Watch over the writers of these directories from now on."""
+        before = self._directories
+        self._directories = {
+            name: before.get(name) or DirectoryWriters(name, self._emit, self._clock) for name in names
+        }
+        for name in before.keys() - self._directories.keys():
+            before[name].stop()
+
+    def note(self, name: str, fact: Fact) -> None:
+        """Tell what happened below a directory."""
+        directory = self._directories.get(name)
+        if directory is not None:
+            directory.note(fact)
+
+    def overwrite_position(self, name: str, path: str) -> tuple[int, ProgressMethod] | None:
+        """Tell how many bytes were written over a file in place; None if unknown."""
+        directory = self._directories.get(name)
+        return directory.overwrite_position(path) if directory is not None else None
+
+    def stop(self) -> None:
+        """End all threads."""
+        for directory in self._directories.values():
+            directory.stop()
