@@ -1,0 +1,58 @@
+# Two commands for a fresh machine with Python and make: `make run` and `make test`.
+PYTHON ?= python3
+WATCH ?=
+ARGS ?=
+VENV := .venv
+FRAMEWORKS_VENV := .venv-frameworks
+
+.PHONY: run test lint unit test-frameworks bench tools clean
+
+run: $(VENV)/ready
+ifeq ($(WATCH),)
+	$(VENV)/bin/ckpt-exporter demo $(ARGS)
+else
+	$(VENV)/bin/ckpt-exporter run --watch $(WATCH) $(ARGS)
+endif
+
+test: $(VENV)/ready-dev tools lint unit
+
+lint: $(VENV)/ready-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+unit: $(VENV)/ready-dev
+	$(VENV)/bin/python -m pytest
+
+# Real training frameworks are large: an environment of their own.
+test-frameworks: $(FRAMEWORKS_VENV)/ready
+	$(FRAMEWORKS_VENV)/bin/python -m pytest tests/frameworks
+
+bench: $(VENV)/ready-dev
+	$(VENV)/bin/python -m benchmarks $(ARGS)
+
+# Tests with promtool, XFS and btrfs are skipped where these tools are missing; CI brings them along.
+tools:
+	@if [ "$$CI" = true ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		command -v promtool mkfs.xfs mkfs.btrfs >/dev/null && test -x "$$(command -v mkfs.btrfs)" \
+		|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+		prometheus xfsprogs btrfs-progs >/dev/null; } || echo "some tools could not be installed; their tests are skipped"; \
+	fi
+
+$(VENV)/ready: pyproject.toml
+	@PYTHON="$(PYTHON)" sh ./environment.sh $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/ready-dev: $(VENV)/ready
+	$(VENV)/bin/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(FRAMEWORKS_VENV)/ready: pyproject.toml tests/frameworks/constraints.txt
+	@PYTHON="$(PYTHON)" sh ./environment.sh $(FRAMEWORKS_VENV)
+	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --constraint tests/frameworks/constraints.txt --editable '.[dev,frameworks]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(FRAMEWORKS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
