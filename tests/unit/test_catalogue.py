@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 # Names that service discovery or Prometheus itself puts on every series.
 TAKEN_LABELS = {
-    "job", "instance", "pod", "namespace", "container", "node", "region", "zone", "cluster", "az", "datacenter",
-    "dc", "owner", "customer", "stage", "service", "environment", "env", "le", "quantile",
+    "job", "instance", "pod", "namespace", "container", "node", "region", "zone", "cluster", "az",
+    "datacenter", "dc", "owner", "customer", "stage", "service", "environment", "env", "le", "quantile",
 }  # fmt: skip
 
 # Of a number, these would grow without bound.
@@ -117,10 +117,10 @@ def test_no_two_families_claim_one_series_name() -> None:
         def __init__(self, entry: Metric) -> None:
             self.entry = entry
 
-        def describe(self):  # noqa: ANN202
+        def describe(self):
             return [new_family(self.entry)]
 
-        def collect(self):  # noqa: ANN202
+        def collect(self):
             return []
 
     registry = CollectorRegistry()

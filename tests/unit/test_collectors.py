@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import logging
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -51,6 +52,11 @@ def scrape(snapshot: Snapshot, accept: str = "") -> str:
     return expose(registry_of(snapshot), accept).body.decode()
 
 
+def go_floats(text: str) -> str:
+    """Write exponents alike: older releases of the client library print 1e+011 for 1e+11."""
+    return re.sub(r"e\+0(\d\d)\b", r"e+\1", text)
+
+
 def series(text: str) -> Series:
     """Parse the text format into values by name and labels."""
     return {
@@ -75,12 +81,12 @@ def snapshot_of(*directories: Any, **changes: Any) -> Snapshot:
 
 def test_text_exposition_of_the_sample(golden: Callable[[str, str], None]) -> None:
     """The text format shows every metric of the sample snapshot."""
-    golden("tests/golden/metrics.txt", scrape(sample_snapshot()))
+    golden("tests/golden/metrics.txt", go_floats(scrape(sample_snapshot())))
 
 
 def test_openmetrics_exposition_of_the_sample(golden: Callable[[str, str], None]) -> None:
     """OpenMetrics shows the same, with the step of a save as exemplar."""
-    golden("tests/golden/openmetrics.txt", scrape(sample_snapshot(), OPENMETRICS))
+    golden("tests/golden/openmetrics.txt", go_floats(scrape(sample_snapshot(), OPENMETRICS)))
 
 
 def test_both_formats_hold_the_same_numbers() -> None:
@@ -111,7 +117,7 @@ def test_no_created_series_in_either_format() -> None:
 
 
 def test_a_directory_without_saves_has_its_counters_at_zero() -> None:
-    """Every counter of a configured directory is 0 at the first scrape, so that the first save is an increase."""
+    """Every counter of a configured directory is 0 at the first scrape, so the first save is an increase."""
     found = series(scrape(snapshot_of(empty_directory("new"))))
     for result in ("complete", "incomplete", "aborted"):
         assert found["ckpt_saves_total", (("dir", "new"), ("result", result))] == 0
@@ -206,7 +212,9 @@ def test_open_saves() -> None:
 
 def test_an_open_save_never_has_a_negative_age() -> None:
     """A save that began after the snapshot's time is 0 seconds old."""
-    snapshot = snapshot_of(replace(empty_directory("d"), open_saves=(open_save(1, 1000.5, 0, stalled=False),)))
+    snapshot = snapshot_of(
+        replace(empty_directory("d"), open_saves=(open_save(1, 1000.5, 0, stalled=False),))
+    )
     assert value(snapshot, "ckpt_save_in_progress_seconds", dir="d") == 0
 
 
@@ -249,7 +257,10 @@ def test_steps_and_processes_add_no_series() -> None:
 
 def test_a_vanished_directory_leaves_no_series() -> None:
     """After a reload without a directory none of its series is left."""
-    states = [snapshot_of(empty_directory("old"), empty_directory("kept")), snapshot_of(empty_directory("kept"))]
+    states = [
+        snapshot_of(empty_directory("old"), empty_directory("kept")),
+        snapshot_of(empty_directory("kept")),
+    ]
     registry = build_registry(lambda: states.pop(0), process_metrics=False)
     assert 'dir="old"' in expose(registry).body.decode()
     assert 'dir="old"' not in expose(registry).body.decode()
@@ -448,7 +459,7 @@ names = st.text(st.characters(exclude_characters="\r", codec=None), max_size=20)
 raw_names = st.binary(max_size=20).map(os.fsdecode)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(names | raw_names, min_size=1, max_size=4, unique_by=valid_text),
     counts,

@@ -43,7 +43,9 @@ def grid_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str
     head = "".join(f'<th scope="col">{escaped(column)}</th>' for column in columns)
     body = "".join(f"<tr>{_cells(row)}</tr>" for row in rows)
     return Html(
-        f'<div class="wide"><table class="grid"><caption>{escaped(caption)}</caption>'
+        # Reachable by keyboard, for on a narrow screen it scrolls sideways.
+        f'<div class="wide" role="region" tabindex="0" aria-label="{escaped(caption)}">'
+        f'<table class="grid"><caption>{escaped(caption)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
