@@ -1,0 +1,186 @@
+"""Every metric of this program once: name, type, labels, help.
+
+A new metric is one entry here and one line in ``collectors``; ``docs/METRICS.md`` is generated from this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+MetricType = Literal["counter", "gauge", "histogram", "info"]
+
+# Wide enough that neither a two-second LoRA save nor a three-hour one ends in the first or last bucket.
+SAVE_DURATION_BUCKETS: tuple[float, ...] = (
+    1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0,
+    10800.0,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric family.
+
+    ``name`` is what a query says (``_total`` and ``_info`` included), ``collector`` who fills it, ``help`` a
+    sentence with units and caveats.
+    """
+
+    name: str
+    type: MetricType
+    labels: tuple[str, ...]
+    collector: str
+    help: str
+
+
+_DIR = ("dir",)
+
+METRICS: tuple[Metric, ...] = (
+    # --- saves --------------------------------------------------------------------------------------------
+    Metric("ckpt_saves_total", "counter", ("dir", "result"), "saves",
+           "Finished saves by result: complete; incomplete (no commit and the writers are gone, or "
+           "truncated); aborted (temporary files removed before the commit)."),
+    Metric("ckpt_save_duration_seconds", "histogram", _DIR, "saves",
+           "Duration of complete saves in seconds, commit minus first write-open, without the quiet time "
+           "the detector waits; saves of unknown duration are left out. Exemplar (OpenMetrics only): step."),
+    Metric("ckpt_save_bytes_total", "counter", _DIR, "saves",
+           "Final size in bytes of complete saves, each file version once, added when the save ends."),
+    Metric("ckpt_save_files_total", "counter", _DIR, "saves",
+           "Files of complete saves, added when the save ends."),
+    Metric("ckpt_written_bytes_total", "counter", _DIR, "saves",
+           "Bytes seen arriving in checkpoint files, growing while a save runs, whatever its result."),
+    Metric("ckpt_write_active_seconds_total", "counter", _DIR, "saves",
+           "Seconds in which checkpoint bytes were flowing, growing while a save runs. Sustained bandwidth"
+           " is the rate of ckpt_written_bytes_total divided by the rate of this."),
+    Metric("ckpt_saves_in_progress", "gauge", _DIR, "saves",
+           "Saves open now."),
+    Metric("ckpt_save_in_progress_seconds", "gauge", _DIR, "saves",
+           "Age in seconds of the oldest open save, 0 if none is open."),
+    Metric("ckpt_save_stalled", "gauge", _DIR, "saves",
+           "1 while an open save has had no new byte for stall_seconds, else 0."),
+    Metric("ckpt_last_save_start_timestamp_seconds", "gauge", _DIR, "saves",
+           "Unix time of the first write-open of the last complete save; absent before one is seen or when"
+           " its duration is unknown."),
+    Metric("ckpt_last_save_end_timestamp_seconds", "gauge", _DIR, "saves",
+           "Unix time of the commit of the last complete save; absent before one is seen."),
+    Metric("ckpt_last_save_duration_seconds", "gauge", _DIR, "saves",
+           "Duration in seconds of the last complete save; absent when unknown (its bytes were moved in)."),
+    Metric("ckpt_last_save_bytes", "gauge", _DIR, "saves",
+           "Size in bytes of the last complete save; absent before one is seen."),
+    Metric("ckpt_last_save_files", "gauge", _DIR, "saves",
+           "Files of the last complete save; absent before one is seen."),
+    Metric("ckpt_last_save_step", "gauge", _DIR, "saves",
+           "Training step in the name of the last complete save; absent when its name has none."),
+    Metric("ckpt_last_save_average_bandwidth_bytes_per_second", "gauge", _DIR, "saves",
+           "Bytes divided by duration of the last complete save; absent when unknown."),
+    Metric("ckpt_last_save_sustained_bandwidth_bytes_per_second", "gauge", _DIR, "saves",
+           "Bytes of the last complete save divided by the time in which they were flowing; absent when "
+           "unknown."),
+    Metric("ckpt_last_save_peak_bandwidth_bytes_per_second", "gauge", _DIR, "saves",
+           "Highest 1-second write rate of the last complete save; absent when unknown."),
+    Metric("ckpt_retained_checkpoints", "gauge", _DIR, "saves",
+           "Complete checkpoints on disk now, as of the last scan and the events since; absent until "
+           "scanned."),
+    Metric("ckpt_retained_bytes", "gauge", _DIR, "saves",
+           "Size in bytes of the complete checkpoints on disk now, as of the last scan and the events "
+           "since; absent until scanned."),
+    Metric("ckpt_deleted_checkpoints_total", "counter", _DIR, "saves",
+           "Complete checkpoints removed, by retention or by hand."),
+    # --- storage and run ----------------------------------------------------------------------------------
+    Metric("ckpt_directory_info", "info",
+           ("dir", "path", "mountpoint", "device", "fstype", "transport"), "storage",
+           "Where a configured directory lies, always 1; mountpoint, device and fstype are empty and "
+           "transport is unknown while the mount is not known."),
+    Metric("ckpt_run_info", "info", ("dir", "run", "scheduler", "run_id"), "storage",
+           "The training run last seen writing here, always 1; a label is empty when unknown, the series "
+           "absent before a writer is found."),
+    Metric("ckpt_filesystem_avail_bytes", "gauge", _DIR, "storage",
+           "Bytes that the writer may still use on the file system, cached by a background reader; absent "
+           "when unknown or when the mount does not answer."),
+    Metric("ckpt_filesystem_size_bytes", "gauge", _DIR, "storage",
+           "Size in bytes of the file system, cached by a background reader; absent when unknown."),
+    Metric("ckpt_device_written_bytes_total", "counter", _DIR, "storage",
+           "Bytes that this host wrote to the device below the directory since boot, by any process, "
+           "cached; directories on one device show the same number; absent where the kernel keeps no such "
+           "counter."),
+    Metric("ckpt_dirty_bytes", "gauge", _DIR, "storage",
+           "Bytes in the page cache still to be written to the storage below the directory, cached; absent"
+           " where it can't be known."),
+    # --- watching -----------------------------------------------------------------------------------------
+    Metric("ckpt_watch_up", "gauge", ("dir", "backend"), "watch",
+           "1 while the directory is watched, 0 while it is missing, unreadable or not yet watched."),
+    Metric("ckpt_watched_directories", "gauge", _DIR, "watch",
+           "Directories below this one, itself included, that are watched or polled now."),
+    Metric("ckpt_watch_limit_reached", "gauge", _DIR, "watch",
+           "1 while a kernel limit on inotify watches leaves part of the tree to polling, else 0."),
+    Metric("ckpt_watch_coverage_ratio", "gauge", _DIR, "watch",
+           "Share (0 to 1) of the tree's directories that inotify covers; the rest is polled. Absent until"
+           " known."),
+    Metric("ckpt_watch_overflows_total", "counter", (), "watch",
+           "Overflows of the kernel's event queue; each one is repaired by a rescan."),
+    Metric("ckpt_watch_rescans_total", "counter", ("reason",), "watch",
+           "Rescans of a tree by reason: overflow, root_lost, mount_changed, periodic, canary, limit, "
+           "restart."),
+    Metric("ckpt_events_total", "counter", ("event",), "watch",
+           "File events taken in, by event: create, open, close_write, moved, deleted, link."),
+    Metric("ckpt_events_dropped_total", "counter", (), "watch",
+           "File events given up because a bounded queue was full; a rescan makes up for them."),
+    # --- itself -------------------------------------------------------------------------------------------
+    Metric("ckpt_exporter_build_info", "info", ("version", "revision", "python"), "itself",
+           "Version of this program, its source revision and the Python it runs on, always 1."),
+    Metric("ckpt_source_up", "gauge", ("source",), "itself",
+           "1 while the thread of a source of facts is alive and making progress, else 0."),
+    Metric("ckpt_config_last_reload_successful", "gauge", (), "itself",
+           "1 if the last load of the configuration worked; 0 while an older one stays in force."),
+    Metric("ckpt_config_last_reload_success_timestamp_seconds", "gauge", (), "itself",
+           "Unix time of the last successful load of the configuration; absent before one."),
+    Metric("ckpt_collector_success", "gauge", ("collector",), "scrape",
+           "1 if this collector worked in this scrape; at 0 its metrics are left out of the scrape."),
+    Metric("ckpt_collector_duration_seconds", "gauge", ("collector",), "scrape",
+           "Seconds this collector took in this scrape."),
+    Metric("ckpt_collector_errors_total", "counter", ("collector",), "scrape",
+           "Scrapes in which this collector failed."),
+)  # fmt: skip
+
+_BY_NAME = {metric.name: metric for metric in METRICS}
+
+_SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Saves", ("saves",)),
+    ("Storage and run", ("storage",)),
+    ("Itself", ("watch", "itself", "scrape")),
+)
+
+_PREAMBLE = """\
+# Metrics
+
+Generated from `ckpt_exporter/metrics/catalogue.py`; a test compares the two. A metric whose value is
+unknown is absent, never 0. Counters and in-progress gauges of a configured directory exist from the
+first scrape. A scrape reads memory alone: what is called cached was read in the background before.
+"""
+
+_POSTSCRIPT = """
+The usual `process_*` and `python_*` metrics of this process are exported as well (collector `process`).
+"""
+
+
+def metric(name: str) -> Metric:
+    """Return the catalogue entry of a name; raise ``KeyError`` for an unknown one."""
+    return _BY_NAME[name]
+
+
+def metrics_of(collector: str) -> tuple[Metric, ...]:
+    """Return what one collector may export, in catalogue order."""
+    return tuple(entry for entry in METRICS if entry.collector == collector)
+
+
+def markdown() -> str:
+    """Return the reference table of all metrics as a Markdown page."""
+    parts = [_PREAMBLE]
+    for title, collectors in _SECTIONS:
+        parts.append(f"\n## {title}\n\n| name | type | labels | meaning |\n|---|---|---|---|\n")
+        parts.extend(_row(entry) for entry in METRICS if entry.collector in collectors)
+    return "".join(parts) + _POSTSCRIPT
+
+
+def _row(entry: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in entry.labels)
+    return f"| `{entry.name}` | {entry.type} | {labels} | {entry.help} |\n"

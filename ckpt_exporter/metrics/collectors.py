@@ -1,0 +1,155 @@
+"""Snapshot to families: what each collector exports, one line per metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ckpt_exporter.metrics.families import Families
+from ckpt_exporter.model import DirectorySnapshot, Mount, Save, Snapshot, StorageStatus, WatchStatus
+
+SAVE_RESULTS = ("complete", "incomplete", "aborted")
+RESCAN_REASONS = ("overflow", "root_lost", "mount_changed", "periodic", "canary", "limit", "restart")
+EVENTS = ("create", "open", "close_write", "moved", "deleted", "link")
+
+_UNKNOWN_MOUNT = Mount(mountpoint="", device="", fstype="", transport="unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What ``ckpt_exporter_build_info`` says."""
+
+    version: str
+    revision: str
+    python: str
+
+
+def collect_saves(snapshot: Snapshot, out: Families) -> None:
+    """Add counters, the duration histogram and the last and open saves of every directory."""
+    for directory in snapshot.directories:
+        _add_save_counters(directory, out)
+        _add_open_saves(directory, snapshot.t, out)
+        _add_last_save(directory.name, directory.last_save, snapshot.unix_minus_t, out)
+        out.add("ckpt_retained_checkpoints", directory.retained_checkpoints, dir=directory.name)
+        out.add("ckpt_retained_bytes", directory.retained_bytes, dir=directory.name)
+
+
+def _add_save_counters(directory: DirectorySnapshot, out: Families) -> None:
+    name = directory.name
+    for result in SAVE_RESULTS:
+        out.add("ckpt_saves_total", directory.saves.get(result, 0), dir=name, result=result)
+    out.add_histogram("ckpt_save_duration_seconds", directory.duration, dir=name)
+    out.add("ckpt_save_bytes_total", directory.save_bytes, dir=name)
+    out.add("ckpt_save_files_total", directory.save_files, dir=name)
+    out.add("ckpt_written_bytes_total", directory.written_bytes, dir=name)
+    out.add("ckpt_write_active_seconds_total", directory.write_active_seconds, dir=name)
+    out.add("ckpt_deleted_checkpoints_total", directory.deleted_checkpoints, dir=name)
+
+
+def _add_open_saves(directory: DirectorySnapshot, now: float, out: Families) -> None:
+    open_saves = directory.open_saves
+    age = max((now - save.start for save in open_saves), default=0.0)
+    out.add("ckpt_saves_in_progress", len(open_saves), dir=directory.name)
+    out.add("ckpt_save_in_progress_seconds", max(age, 0.0), dir=directory.name)
+    out.add("ckpt_save_stalled", any(save.stalled for save in open_saves), dir=directory.name)
+
+
+def _add_last_save(name: str, save: Save | None, unix_minus_t: float, out: Families) -> None:
+    if save is None or save.result != "complete":
+        return
+    # Without a duration the first write was not seen, so there is no start to tell either.
+    start = None if save.duration_seconds is None else save.start + unix_minus_t
+    out.add("ckpt_last_save_start_timestamp_seconds", start, dir=name)
+    out.add("ckpt_last_save_end_timestamp_seconds", save.end + unix_minus_t, dir=name)
+    out.add("ckpt_last_save_duration_seconds", save.duration_seconds, dir=name)
+    out.add("ckpt_last_save_bytes", save.bytes, dir=name)
+    out.add("ckpt_last_save_files", save.files, dir=name)
+    out.add("ckpt_last_save_step", save.step, dir=name)
+    out.add("ckpt_last_save_average_bandwidth_bytes_per_second", save.average_bandwidth, dir=name)
+    out.add("ckpt_last_save_sustained_bandwidth_bytes_per_second", save.sustained_bandwidth, dir=name)
+    out.add("ckpt_last_save_peak_bandwidth_bytes_per_second", save.peak_bandwidth, dir=name)
+
+
+def collect_storage(snapshot: Snapshot, out: Families) -> None:
+    """Add where each directory lies, how full that is, and which run writes there."""
+    known = {status.directory: status for status in snapshot.storage}
+    for directory in snapshot.directories:
+        status = known.get(directory.name, StorageStatus(directory.name))
+        _add_storage(directory, status, out)
+        run = directory.run
+        if run is not None and (run.run or run.run_id or run.scheduler):
+            out.add_info(
+                "ckpt_run_info",
+                dir=directory.name,
+                run=run.run or "",
+                scheduler=run.scheduler or "",
+                run_id=run.run_id or "",
+            )
+
+
+def _add_storage(directory: DirectorySnapshot, status: StorageStatus, out: Families) -> None:
+    mount = status.mount or _UNKNOWN_MOUNT
+    out.add_info(
+        "ckpt_directory_info",
+        dir=directory.name,
+        path=directory.path,
+        mountpoint=mount.mountpoint,
+        device=mount.device,
+        fstype=mount.fstype,
+        transport=mount.transport,
+    )
+    out.add("ckpt_filesystem_avail_bytes", status.available_bytes, dir=directory.name)
+    out.add("ckpt_filesystem_size_bytes", status.size_bytes, dir=directory.name)
+    out.add("ckpt_device_written_bytes_total", status.device_written_bytes, dir=directory.name)
+    out.add("ckpt_dirty_bytes", status.dirty_bytes, dir=directory.name)
+
+
+def collect_watch(snapshot: Snapshot, out: Families) -> None:
+    """Add the state of each watch and the counters of all watching."""
+    known = {status.directory: status for status in snapshot.watches}
+    for directory in snapshot.directories:
+        _add_watch(directory.name, known.get(directory.name), out)
+    counters = snapshot.counters
+    out.add("ckpt_watch_overflows_total", counters.overflows)
+    out.add("ckpt_events_dropped_total", counters.dropped)
+    for reason, count in _zero_initialised(RESCAN_REASONS, counters.rescans).items():
+        out.add("ckpt_watch_rescans_total", count, reason=reason)
+    for event, count in _zero_initialised(EVENTS, counters.events).items():
+        out.add("ckpt_events_total", count, event=event)
+
+
+def _add_watch(name: str, status: WatchStatus | None, out: Families) -> None:
+    # A directory that nothing watches yet is down, not unknown; inotify is what it will get.
+    watch = status or WatchStatus(name, backend="inotify", up=False)
+    out.add("ckpt_watch_up", watch.up, dir=name, backend=watch.backend)
+    out.add("ckpt_watched_directories", watch.watched_directories, dir=name)
+    out.add("ckpt_watch_limit_reached", watch.limit_reached, dir=name)
+    out.add("ckpt_watch_coverage_ratio", status.coverage if status else None, dir=name)
+
+
+def _zero_initialised(keys: tuple[str, ...], counts: dict[str, int]) -> dict[str, int]:
+    # A series born at 1 shows no increase to Prometheus: the known ones start at 0.
+    return dict.fromkeys(keys, 0) | counts
+
+
+def collect_itself(build: Build, snapshot: Snapshot, out: Families) -> None:
+    """Add build, sources and configuration."""
+    out.add_info(
+        "ckpt_exporter_build_info", version=build.version, revision=build.revision, python=build.python
+    )
+    for source, healthy in snapshot.sources_healthy.items():
+        out.add("ckpt_source_up", healthy, source=source)
+    config = snapshot.config
+    out.add("ckpt_config_last_reload_successful", config.successful)
+    loaded = config.success_unix if config.success_unix > 0 else None
+    out.add("ckpt_config_last_reload_success_timestamp_seconds", loaded)
+
+
+Collect = Callable[[Snapshot, Families], None]
+
+# The collectors that need the snapshot alone; the registry adds ``itself`` and ``process``.
+SNAPSHOT_COLLECTORS: dict[str, Collect] = {
+    "saves": collect_saves,
+    "storage": collect_storage,
+    "watch": collect_watch,
+}

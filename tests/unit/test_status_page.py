@@ -1,0 +1,201 @@
+"""The status page: human units, unknown said as such, hostile names harmless."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from export_sample import empty_directory, sample_snapshot
+
+from ckpt_exporter.model import Snapshot
+from ckpt_exporter.web.pages.markup import badge, escaped
+from ckpt_exporter.web.pages.status import StatusPage
+from ckpt_exporter.web.pages.units import (
+    bandwidth_text,
+    count_text,
+    duration_text,
+    ratio_text,
+    size_text,
+    time_text,
+)
+
+VOID = {"meta"}
+
+
+class Outline(HTMLParser):
+    """Collects tags, table rows and text, and fails on tags that do not match."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.rows: list[list[str]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: D102
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:  # noqa: D102
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:  # noqa: D102
+        self.text.append(data)
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+def outline(snapshot: Snapshot) -> Outline:
+    """Render a snapshot and parse the page."""
+    parsed = Outline()
+    parsed.feed(StatusPage(lambda: snapshot, started=400.0, version="0.1.0")())
+    assert parsed.open == []
+    return parsed
+
+
+def only(*directories: object) -> Snapshot:
+    """Make a snapshot of these directories, nothing else known."""
+    return Snapshot(t=1000.0, unix_minus_t=1764470000.0, directories=directories)
+
+
+def test_page_shows_what_is_known() -> None:
+    """Watch, open and last saves, storage and totals stand in tables with human units."""
+    rows = outline(sample_snapshot()).rows
+    assert ["llama", "watched", "stalled", "1 min 40 s ago", "2 min 58 s", "65.0 GB", "406 MB/s", "3"] in rows
+    open_row = ["300", "writing", "9.00 GB", "4 (1 open)", "1 min 0 s", "5.0 s ago", "huggingface"]
+    assert [*open_row, "/data/llama/tmp-checkpoint-300"] in rows
+    for row in (
+        ["Ended", "2025-11-30 02:48:20 UTC (1 min 40 s ago)"],
+        ["Step", "200"],
+        ["Size", "65.0 GB in 16 files"],
+        ["Average bandwidth", "365 MB/s"],
+        ["Peak bandwidth", "2.00 GB/s"],
+        ["Saves incomplete", "1"],
+        ["Retained now", "130 GB in 2 checkpoints"],
+        ["Transport", "nvme-tcp"],
+        ["Free", "750 GB of 3.00 TB (25.0 %)"],
+        ["Run", "llama-7b"],
+        ["Scheduler", "slurm, 8812"],
+        ["Covered by inotify", "25.0 %"],
+        ["Limit", "inotify watch limit reached"],
+        ["Rescans", "overflow 1, periodic 4"],
+        ["File events dropped", "2"],
+    ):
+        assert row in rows
+    text = " ".join(outline(sample_snapshot()).text)
+    assert "version 0.1.0, up 10 min 0 s, as of 2025-11-30 02:50:00 UTC" in text
+
+
+def test_unknown_is_never_shown_as_zero() -> None:
+    """What is not known says unknown or none, and only true counters say 0."""
+    rows = outline(only(empty_directory("new"))).rows
+    assert ["new", "not watched", "idle", "none seen yet", "", "", "", "0"] in rows
+    for row in (["Ended", "none seen yet"], ["Retained now", "unknown"], ["Mount", "unknown"],
+                ["Free", "unknown"], ["Run", "unknown"], ["Directories watched", "unknown"],
+                ["Configuration loaded", "unknown"], ["Saves complete", "0"]):  # fmt: skip
+        assert row in rows
+
+
+def test_a_save_that_was_moved_in_has_unknown_figures() -> None:
+    """Duration, bandwidths and step of a moved save are unknown."""
+    snapshot = sample_snapshot()
+    rows = outline(replace(snapshot, directories=snapshot.directories[2:])).rows
+    for name in ("Step", "Duration", "Average bandwidth", "Sustained bandwidth", "Peak bandwidth"):
+        assert [name, "unknown"] in rows
+
+
+def test_hostile_names_stay_text() -> None:
+    """Markup, quotes, control characters and lone bytes in names appear as text and start no tag."""
+    parsed = outline(sample_snapshot())
+    assert not {"script", "img"} & {tag for tag, _ in parsed.tags}
+    heading = 'we"ird\\ \\n<script>alert(1)</script>\\xff'
+    assert heading in parsed.text
+    evil = outline(only(empty_directory("' onmouseover='x\u202e\x00", '"><img src=x onerror=alert(1)>')))
+    assert not {"img"} & {tag for tag, _ in evil.tags}
+    assert not [attributes for _, attributes in evil.tags if "onmouseover" in attributes]
+    assert "' onmouseover='x\\u202e\\x00" in evil.text
+
+
+def test_page_is_self_contained() -> None:
+    """No script, no outside asset: the only addresses are links within the exporter."""
+    page = StatusPage(sample_snapshot, started=0.0)()
+    links = re.findall(r'(?:href|src)="([^"]*)"', page)
+    assert links == ["/metrics", "/-/healthy", "/-/ready"]
+    assert "url(" not in page
+    assert "@import" not in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_tables_are_accessible() -> None:
+    """The language is set, every table has a caption and every heading cell a scope."""
+    tags = outline(sample_snapshot()).tags
+    assert ("html", {"lang": "en"}) in tags
+    names = [tag for tag, _ in tags]
+    assert names.count("table") == names.count("caption") > 0
+    assert all(attributes.get("scope") in ("row", "col") for tag, attributes in tags if tag == "th")
+    ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_notices_appear_only_when_there_is_something_to_say() -> None:
+    """A dead source and a failed reload are announced on top."""
+    assert ("section", {"class": "notice", "role": "alert"}) in outline(sample_snapshot()).tags
+    text = " ".join(outline(sample_snapshot()).text)
+    assert "The source storage has stopped; what it reports is old." in text
+    assert "The last reload of the configuration failed" in text
+    assert not [tag for tag, attributes in outline(only()).tags if attributes.get("role") == "alert"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "unknown"), (float("nan"), "unknown"), (float("inf"), "unknown"),
+        (0.0, "0 ms"), (0.0004, "0 ms"), (0.85, "850 ms"), (0.9996, "1.0 s"), (12.34, "12.3 s"),
+        (59.94, "59.9 s"), (59.96, "1 min 0 s"), (178.0, "2 min 58 s"), (3599.6, "1 h 0 min"),
+        (3900.0, "1 h 5 min"), (86400.0, "1 d 0 h"), (273_600.0, "3 d 4 h"),
+    ],
+)  # fmt: skip
+def test_durations(seconds: float | None, text: str) -> None:
+    """Durations are shown in the two largest units that matter."""
+    assert duration_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (None, "unknown"), (0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9_994, "9.99 kB"),
+        (9_996, "10.0 kB"), (99_960, "100 kB"), (999_400, "999 kB"), (999_600, "1.00 MB"),
+        (65_000_000_000, "65.0 GB"), (1_234_000_000_000, "1.23 TB"), (5e21, "5000 EB"),
+    ],
+)  # fmt: skip
+def test_sizes(size_bytes: float | None, text: str) -> None:
+    """Sizes have three digits and an SI prefix, also where rounding reaches the next one."""
+    assert size_text(size_bytes) == text
+
+
+def test_other_units() -> None:
+    """Bandwidths, counts, shares and times say unknown when they are."""
+    assert bandwidth_text(406_250_000.0) == "406 MB/s"
+    assert bandwidth_text(None) == "unknown"
+    assert count_text(1234567) == "1\u202f234\u202f567"
+    assert count_text(None) == "unknown"
+    assert ratio_text(0.9999) == "99.9 %"
+    assert ratio_text(1.0) == "100 %"
+    assert ratio_text(None) == "unknown"
+    assert time_text(0.0) == "1970-01-01 00:00:00 UTC"
+    assert time_text(float("nan")) == "unknown"
+    assert time_text(1e20) == "unknown"
+
+
+def test_markup_is_escaped_once() -> None:
+    """Plain text is escaped, markup made here is not."""
+    assert escaped("<b>&\"'") == "&lt;b&gt;&amp;&quot;&#x27;"
+    assert escaped(escaped("<")) == "&lt;"
+    assert badge("bad", "<") == '<span class="badge bad">&lt;</span>'
