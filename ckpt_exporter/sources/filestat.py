@@ -1,0 +1,173 @@
+"""What can be asked about one file without disturbing its writer."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import struct
+import time
+
+_AT_FDCWD = -100
+_AT_SYMLINK_NOFOLLOW = 0x100
+_STATX_BTIME = 0x800
+# Offsets in struct statx, see statx(2).
+_BTIME_OFFSET = 80
+_STATX_BYTES = 256
+_OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# File systems that other hosts can write too, or whose answers come from a user process.
+_SHARED_TYPES = frozenset(
+    ["9p", "afs", "beegfs", "ceph", "cifs", "fhgfs", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "pvfs2", "smb3", "smbfs", "virtiofs", "wekafs"]
+)
+
+
+class Births:
+    """Birth times of files by ``statx``, which Python's ``os.stat`` leaves out."""
+
+    def __init__(self) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._statx = getattr(libc, "statx", None)
+        self._buffer = ctypes.create_string_buffer(_STATX_BYTES)
+
+    def unix(self, path: str) -> float | None:
+        """Return the birth of ``path`` in Unix seconds, None where it can't be known. Not thread-safe."""
+        if self._statx is None:
+            return None
+        buffer = self._buffer
+        name = os.fsencode(path)
+        if self._statx(_AT_FDCWD, name, _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, buffer) != 0:
+            return None
+        (mask,) = struct.unpack_from("I", buffer, 0)
+        if not mask & _STATX_BTIME:
+            return None
+        seconds, nanoseconds = struct.unpack_from("qI", buffer, _BTIME_OFFSET)
+        return float(seconds) + nanoseconds / 1e9
+
+
+def inode_name(st: os.stat_result) -> str:
+    """Return ``major:minor:inode``, the name of a file that survives renames."""
+    return f"{os.major(st.st_dev)}:{os.minor(st.st_dev)}:{st.st_ino}"
+
+
+def ignore_lease_signal() -> None:
+    """Ignore SIGIO, which would kill this process when a writer opens a file during a lease probe.
+
+    Only the main thread may set a handler; elsewhere the caller of the main thread has to.
+    """
+    try:
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
+    except ValueError:
+        # Not the main thread. Without this the default action stays, so see what is in force.
+        if signal.getsignal(signal.SIGIO) is signal.SIG_DFL:
+            ctypes.CDLL(None).signal(signal.SIGIO, ctypes.c_void_p(1))  # SIG_IGN
+
+
+def open_quietly(path: str) -> int:
+    """Open for reading without blocking, following a link or changing the access time where allowed."""
+    try:
+        return os.open(path, _OPEN_FLAGS | os.O_NOATIME)
+    except PermissionError:
+        # O_NOATIME is for the owner and the privileged alone.
+        return os.open(path, _OPEN_FLAGS)
+
+
+def local_writers(path: str) -> int | None:
+    """Return 1 when a process of this host holds ``path`` open for writing, 0 when none, None when unknown.
+
+    The kernel refuses a read lease (EAGAIN) while the file is open for writing or mapped writable; the
+    lease is given back at once, so an opening writer waits microseconds at most.
+    """
+    try:
+        fd = open_quietly(path)
+    except OSError:
+        return None
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError as error:
+        return 1 if error.errno == errno.EAGAIN else None
+    finally:
+        os.close(fd)
+    return 0
+
+
+def data_bytes(path: str, limit_seconds: float = 0.05) -> tuple[int | None, float]:
+    """Count the bytes of ``path`` that are not holes; return them and the seconds it took.
+
+    Unwritten (preallocated) extents count as holes until they are dirty, so this grows with the writes
+    also for preallocated, sparse and mapped files. None: more than ``limit_seconds``, or no such answer.
+    Raises OSError when the file can't be opened.
+    """
+    begin = time.perf_counter()
+    fd = open_quietly(path)
+    try:
+        total: int | None = _walk(fd, begin + limit_seconds)
+    finally:
+        os.close(fd)
+    return total, time.perf_counter() - begin
+
+
+def _walk(fd: int, deadline: float) -> int | None:
+    total = offset = 0
+    while True:
+        try:
+            start = os.lseek(fd, offset, os.SEEK_DATA)
+            offset = os.lseek(fd, start, os.SEEK_HOLE)
+        except OSError as error:
+            return total if error.errno == errno.ENXIO else None
+        total += offset - start
+        if time.perf_counter() > deadline:
+            return None
+
+
+def is_shared(fstype: str) -> bool:
+    """Tell whether other hosts (or a user process) may change a file system of this type unseen."""
+    return fstype in _SHARED_TYPES or fstype.startswith("fuse.") or fstype == "fuse"
+
+
+class FileSystems:
+    """Types of the mounted file systems by device number, read from mountinfo when first asked."""
+
+    def __init__(self, mountinfo: str = "/proc/self/mountinfo") -> None:
+        self._mountinfo = mountinfo
+        self._types: dict[int, str] = {}
+
+    def type_of(self, path: str, device: int) -> str:
+        """Return the type of the file system that holds ``path`` (whose ``st_dev`` is ``device``)."""
+        known = self._types.get(device)
+        if known is None:
+            known = self._types[device] = _mount_type(self._mountinfo, os.path.realpath(path))
+        return known
+
+    def forget(self) -> None:
+        """Read again from now on: the mounts changed."""
+        self._types.clear()
+
+
+def mount_points(mountinfo: str) -> list[tuple[str, str]]:
+    """Return (mount point, type) of every mount, in mount order."""
+    try:
+        with open(mountinfo, "rb") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    mounts: list[tuple[str, str]] = []
+    for line in lines:
+        before, _, after = line.partition(b" - ")
+        fields = before.split()
+        if len(fields) > 4 and after:
+            point = fields[4].decode("unicode_escape").encode("latin-1")  # \040 for a space
+            mounts.append((os.fsdecode(point), after.split()[0].decode()))
+    return mounts
+
+
+def _mount_type(mountinfo: str, real_path: str) -> str:
+    best, kind = -1, "unknown"
+    for point, fstype in mount_points(mountinfo):
+        prefix = point.rstrip("/") + "/"
+        if (real_path + "/").startswith(prefix) and len(prefix) >= best:
+            best, kind = len(prefix), fstype
+    return kind

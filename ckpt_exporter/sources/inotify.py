@@ -1,0 +1,552 @@
+"""Watch one configured directory with inotify: the loop that reads events and does what is due."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import select
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ckpt_exporter.model import WatchStatus
+from ckpt_exporter.sources.changes import Changes
+from ckpt_exporter.sources.filestat import mount_points
+from ckpt_exporter.sources.inotify_calls import (
+    IN_CREATE,
+    IN_DELETE,
+    IN_DELETE_SELF,
+    IN_IGNORED,
+    IN_MOVE_SELF,
+    IN_Q_OVERFLOW,
+    IN_UNMOUNT,
+    RawEvent,
+)
+from ckpt_exporter.sources.poll import PollEngine
+from ckpt_exporter.sources.progress import ActiveFile, ActiveFiles
+from ckpt_exporter.sources.rescan import OutageError, TreeWatch, known_of
+from ckpt_exporter.sources.rootwatch import Root, RootWatch
+from ckpt_exporter.sources.tree import Node
+
+if TYPE_CHECKING:
+    from ckpt_exporter.sources.entry import Entry
+
+_NEVER = float("inf")
+_ARM_BATCH = 2000
+_SELF_EVENTS = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
+_NO_INSTANCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSYS, errno.ENOMEM, errno.EPERM})
+
+Job = Callable[[float], float]
+
+
+class NoInotifyError(Exception):
+    """No inotify here now; the directory has to be polled."""
+
+
+class InotifyEngine:
+    """Everything about one directory on one inotify instance; all methods but ``status`` on one thread.
+
+    One instance for each directory, not one for all: a look at a hung mount blocks for minutes, and must
+    not hold up the events of the other directories.
+    """
+
+    backend = "inotify"
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = self._entry = entry
+        self._settings = entry.settings
+        self._calls = entry.shared.calls
+        self.active = ActiveFiles(entry, self._file_closed)
+        self.trees = TreeWatch(entry, self.active)
+        self._changes = Changes(entry, self.trees, self.active)
+        self.roots = RootWatch(entry, self.trees, self.active, self._enqueue_scan)
+        self._scans: deque[tuple[Iterator[None], str]] = deque()
+        self._poll = select.poll()
+        self._wake = -1
+        self._mounts_fd = -1
+        self._mounts = set(mount_points(entry.shared.mountinfo))
+        self._canary_wd = -1
+        self._canary_dir = ""
+        self._canary_until = _NEVER
+        self._canary_failures = 0
+        self._reconcile_cost = 0.0
+        self._due: dict[Job, float] = {}
+
+    # --- life cycle -------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Make the inotify instance; raises NoInotifyError where the kernel gives none."""
+        self._open_instance()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll.register(self._wake, select.POLLIN)
+        with contextlib.suppress(OSError):
+            self._mounts_fd = os.open(self._entry.shared.mountinfo, os.O_RDONLY | os.O_CLOEXEC)
+            self._poll.register(self._mounts_fd, select.POLLPRI | select.POLLERR)
+        now = self._entry.clock()
+        self._due = {
+            self._check_roots: now,
+            self._run_scans: _NEVER,
+            self._settle_departures: _NEVER,
+            self._probe: _NEVER,
+            self._check_hints: _NEVER,
+            self._rearm: now + self._settings.rearm_seconds,
+            self._scan_bursts: _NEVER,
+            self._poll_unwatched: _NEVER,
+            self._retry_watches: now + self._settings.retry_seconds,
+            self._reconcile: now + self._settings.reconcile_seconds,
+            self._canary: now + self._settings.canary_seconds,
+        }
+
+    def _open_instance(self) -> None:
+        try:
+            self.trees.fd = self._calls.init()
+        except OSError as error:
+            if error.errno not in _NO_INSTANCE:
+                raise
+            self._entry.log(
+                logging.WARNING,
+                "no inotify instance: polling instead; raise fs.inotify.max_user_instances",
+                every_seconds=3600,
+                sysctl="fs.inotify.max_user_instances",
+                error=error.strerror,
+            )
+            raise NoInotifyError(str(error)) from error
+        self._poll.register(self.trees.fd, select.POLLIN)
+        self._make_canary()
+
+    def close(self) -> None:
+        """Give back every descriptor and the canary's directory."""
+        self._close_instance()
+        mounts_fd, wake, self._mounts_fd, self._wake = self._mounts_fd, self._wake, -1, -1
+        for fd in (mounts_fd, wake):
+            if fd >= 0:
+                self._poll.unregister(fd)
+                os.close(fd)
+
+    def _close_instance(self) -> None:
+        if self.trees.fd >= 0:
+            self._poll.unregister(self.trees.fd)
+            os.close(self.trees.fd)
+            self.trees.fd = -1
+        if self._canary_dir:
+            with contextlib.suppress(OSError):
+                os.rmdir(self._canary_dir)
+            self._canary_dir = ""
+
+    def wake(self) -> None:
+        """Make ``step`` return soon; callable from any thread."""
+        wake = self._wake
+        if wake >= 0:
+            with contextlib.suppress(OSError):
+                os.eventfd_write(wake, 1)
+
+    def status(self) -> WatchStatus:
+        """Describe the watch; callable from any thread."""
+        watched, missing = len(self.trees.tree.by_wd), len(self.trees.unwatched)
+        return WatchStatus(
+            self._entry.name,
+            self.backend,
+            up=bool(self._entry.up),
+            watched_directories=watched,
+            limit_reached=missing > 0,
+            coverage=watched / (watched + missing) if watched + missing else 1.0,
+        )
+
+    # --- the loop ---------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Wait for events or the next duty, and do it."""
+        wait = min(self._due.values()) - self._entry.clock()
+        ready = dict(self._poll.poll(max(0.0, min(wait, 15.0)) * 1000.0))
+        t = self._entry.clock()
+        if self._wake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
+        if self.trees.fd in ready:
+            self.read_events(t)
+        if self._mounts_fd in ready:
+            self._mounts_changed()
+        self._do_due(self._entry.clock())
+
+    def _do_due(self, now: float) -> None:
+        for job, due in self._due.items():
+            if due <= now:
+                self._due[job] = job(now)
+
+    def _soon(self, job: Job, t: float) -> None:
+        self._due[job] = min(self._due[job], t)
+
+    def read_events(self, t: float) -> None:
+        """Read one batch and take it in; the files found open or closed by it are looked at afterwards."""
+        events = self._calls.read(self.trees.fd)
+        overflow = False
+        self._entry.batch_t = t
+        for event in events:
+            if event.mask & IN_Q_OVERFLOW:
+                overflow = True
+            else:
+                self._take(event, t)
+        self._entry.batch_t = None
+        if overflow:
+            self._overflowed()
+        self._after_events(t)
+        if len(events) > self._settings.batch_events:
+            # A storm: let it pile up, one read of many costs a tenth of many reads of one.
+            time.sleep(self._settings.batch_sleep_seconds)
+
+    def _take(self, event: RawEvent, t: float) -> None:
+        if event.wd == self._canary_wd:
+            if event.mask & (IN_CREATE | IN_DELETE):
+                self._canary_until, self._canary_failures = _NEVER, 0
+                self._due[self._canary] = t + self._settings.canary_seconds
+            return
+        self.roots.handle(event)
+        node = self.trees.tree.by_wd.get(event.wd)
+        if node is None:
+            return
+        try:
+            if event.mask & _SELF_EVENTS:
+                self._self_event(node, event.mask)
+            elif event.name:
+                self._changes.handle(node, event, t)
+        except OutageError as error:
+            self._outage(node, error)
+
+    def _self_event(self, node: Node, mask: int) -> None:
+        if mask & IN_IGNORED:
+            self.trees.tree.unbind(node)
+        if node.parent is None:
+            self.roots.root_event(node, mask)
+        elif mask & IN_UNMOUNT:
+            self.trees.tree.unbind(node)
+            root = self.roots.roots.get(node.root.name)
+            if root is not None:
+                self._enqueue_scan(self.trees.reconcile(root.node), "mount_changed")
+
+    def _after_events(self, t: float) -> None:
+        if self.roots.due_now:
+            self._soon(self._check_roots, t)
+        for steps in self._changes.unfinished:
+            self._scans.append((steps, ""))
+        self._changes.unfinished.clear()
+        if self._scans:
+            self._soon(self._run_scans, t)
+        if self._changes.departures:
+            self._soon(self._settle_departures, t + self._settings.move_hold_seconds)
+        self._soon_for_files(t)
+
+    def _soon_for_files(self, t: float) -> None:
+        if self.active.by_path:
+            self._soon(self._probe, t if self.active.urgent else t + self._settings.fast_probe_seconds)
+            self.active.urgent = False
+        if self._changes.hints:
+            self._soon(self._check_hints, t + self._settings.hint_interval_seconds)
+        if self.trees.burst:
+            self._soon(self._scan_bursts, t + self._settings.burst_scan_seconds)
+        if self.trees.unarmed:
+            self._soon(self._rearm, t + self._settings.rearm_seconds)
+        if self.trees.unwatched:
+            self._soon(self._poll_unwatched, t + self._settings.unwatched_poll_seconds)
+
+    # --- files ------------------------------------------------------------------------------------------
+
+    def _file_closed(self, file: ActiveFile, st: os.stat_result | None, t: float) -> None:
+        self._entry.file("close_write", file.path, t, st, found=file.closing is None)
+        node = self.find(os.path.dirname(file.path))
+        if node is not None and st is not None:
+            self.trees.tree.remember(node, os.path.basename(file.path), known_of(st))
+            self.trees.unarmed.setdefault(node, t)
+
+    def find(self, directory: str) -> Node | None:
+        """Return the node of a directory's path."""
+        for path, root in self.roots.roots.items():
+            if directory == path:
+                return root.node
+            prefix = path.rstrip("/") + "/"
+            if directory.startswith(prefix):
+                node: Node | None = root.node
+                for part in directory[len(prefix) :].split("/"):
+                    node = node.child(part) if node is not None else None
+                return node
+        return None
+
+    def _probe(self, now: float) -> float:
+        return self.active.probe_due(now)
+
+    def _check_hints(self, now: float) -> float:
+        due = self._changes.check_hints(now)
+        self._soon_for_files(now)
+        return due
+
+    def _settle_departures(self, now: float) -> float:
+        return self._changes.settle_departures(now)
+
+    # --- scans ------------------------------------------------------------------------------------------
+
+    def _enqueue_scan(self, steps: Iterator[None], reason: str) -> None:
+        self._scans.append((steps, reason))
+        self._changes.starting = self._changes.starting or reason == "start"
+        self._soon(self._run_scans, self._entry.clock())
+
+    def _run_scans(self, now: float) -> float:
+        """Go on with the oldest scan for one slice, so that events are read in between."""
+        if not self._scans:
+            return _NEVER
+        steps, reason = self._scans[0]
+        begin = self._entry.clock()
+        try:
+            for _ in steps:
+                if self._entry.clock() - begin > self._settings.scan_slice_seconds:
+                    break
+            else:
+                self._scans.popleft()
+                self._scan_done(reason)
+        except OutageError as error:
+            self._scans.popleft()
+            self._outage(None, error)
+        if reason == "periodic":
+            self._reconcile_cost += self._entry.clock() - begin
+        self._entry.beat()
+        self._soon_for_files(now)
+        return self._entry.clock() if self._scans else _NEVER
+
+    def _scan_done(self, reason: str) -> None:
+        if reason == "start":
+            self._changes.starting = any(left == "start" for _, left in self._scans)
+        if reason not in ("", "periodic"):
+            self._entry.shared.counts.rescan(reason)
+            self._entry.change("rescan", reason)
+        self._soon(self._rearm, self._entry.clock())
+
+    def rescan(self, reason: str) -> None:
+        """Compare everything with the disk: events may have been lost."""
+        for root in self.roots.roots.values():
+            if root.identity is not None:
+                self._enqueue_scan(self.trees.reconcile(root.node), reason)
+
+    def _reconcile(self, now: float) -> float:
+        """Compare everything now and then even without a reason, for at most a thousandth of the time."""
+        wait = max(
+            self._settings.reconcile_seconds, self._reconcile_cost * self._settings.reconcile_cost_factor
+        )
+        if self._scans or self.active.by_path:
+            return now + self._settings.reconcile_seconds
+        self._reconcile_cost = 0.0
+        for root in self.roots.roots.values():
+            if root.identity is not None and root.lost_at is None:
+                steps = self.trees.reconcile(root.node, stats=not self.trees.remote, lists=False)
+                self._enqueue_scan(steps, "periodic")
+        return now + wait
+
+    def _overflowed(self) -> None:
+        with self._entry.shared.counts.lock:
+            self._entry.shared.counts.overflows += 1
+        self._entry.change("overflow", "overflow")
+        self._entry.log(
+            logging.WARNING,
+            "the kernel dropped events: comparing with the disk; consider a higher fs.inotify.max_queued_events",
+            every_seconds=60,
+            sysctl="fs.inotify.max_queued_events",
+        )
+        self._changes.settle_departures(self._entry.clock(), everything=True)
+        # A close may be among the lost events.
+        self.active.doubt()
+        self.rescan("overflow")
+
+    # --- masks and bursts -------------------------------------------------------------------------------
+
+    def _rearm(self, now: float) -> float:
+        """Give quiet directories the idle mask back, after a last look at those where something happened."""
+        if self._scans:
+            return now + self._settings.rearm_seconds
+        due = [node for node, at in self.trees.unarmed.items() if at <= now][:_ARM_BATCH]
+        for node in due:
+            path = node.path
+            if self.active.in_directory.get(path):
+                self.trees.unarmed[node] = now + self._settings.rearm_seconds
+                continue
+            if node in self.trees.burst and self._check(node):
+                self.trees.unarmed[node] = now + self._settings.rearm_seconds
+                continue
+            self._arm(node)
+        self._soon_for_files(now)
+        if len(due) == _ARM_BATCH:
+            return self._entry.clock()
+        return min(self.trees.unarmed.values(), default=_NEVER)
+
+    def _arm(self, node: Node) -> None:
+        self.trees.unarmed.pop(node, None)
+        self.trees.burst.discard(node)
+        if node.wd >= 0:
+            with contextlib.suppress(OutageError):
+                self.trees.watch(node, armed=True)
+
+    def _check(self, node: Node) -> bool:
+        """Look at one directory; tell whether that found a file that is being written."""
+        try:
+            self.trees.check(node)
+        except OutageError as error:
+            self._outage(node, error)
+        return bool(self.active.in_directory.get(node.path))
+
+    def _scan_bursts(self, now: float) -> float:
+        """Look every second where something happens: overwriting in place raises no event there."""
+        begin = self._entry.clock()
+        for node in list(self.trees.burst):
+            if len(node.files or ()) <= self._settings.burst_scan_max_files and not self.trees.remote:
+                self._check(node)
+            self._entry.beat()
+        if not self.trees.burst:
+            return _NEVER
+        self._soon_for_files(now)
+        cost = self._entry.clock() - begin
+        return now + max(self._settings.burst_scan_seconds, cost * self._settings.poll_cost_factor)
+
+    def _poll_unwatched(self, now: float) -> float:
+        begin = self._entry.clock()
+        for node in list(self.trees.unwatched):
+            if os.path.isdir(node.path):
+                self._check(node)
+        if not self.trees.unwatched:
+            return _NEVER
+        self._soon_for_files(now)
+        cost = self._entry.clock() - begin
+        return now + max(self._settings.unwatched_poll_seconds, cost * self._settings.poll_cost_factor)
+
+    def _retry_watches(self, now: float) -> float:
+        for node in list(self.trees.unwatched):
+            with contextlib.suppress(OutageError):
+                self.trees.watch(node)
+            if node in self.trees.unwatched:
+                break
+        return now + self._settings.retry_seconds
+
+    # --- roots and mounts -------------------------------------------------------------------------------
+
+    def _check_roots(self, now: float) -> float:
+        begin = self._entry.clock()
+        self.roots.check(now)
+        self._soon_for_files(now)
+        cost = self._entry.clock() - begin
+        return max(self.roots.next_due(now), now + cost * self._settings.poll_cost_factor)
+
+    def _mounts_changed(self) -> None:
+        """A mount came or went: look at every root again, and below those that hold its mount point."""
+        self._entry.systems.forget()
+        before, self._mounts = self._mounts, set(mount_points(self._entry.shared.mountinfo))
+        self._check_roots(self._entry.clock())
+        for root in self.roots.roots.values():
+            if root.identity is None:
+                continue
+            prefix = os.path.realpath(root.path).rstrip("/") + "/"
+            if any(point.startswith(prefix) for point, _ in before ^ self._mounts):
+                self._enqueue_scan(self.trees.reconcile(root.node), "mount_changed")
+
+    def _outage(self, node: Node | None, error: OutageError) -> None:
+        self._entry.log(
+            logging.WARNING, "the file system does not answer", every_seconds=60, error=error.strerror
+        )
+        found: Root | None = self.roots.roots.get(node.root.name) if node is not None else None
+        now = self._entry.clock()
+        for root in [found] if found is not None else list(self.roots.roots.values()):
+            if root.identity is not None:
+                self.roots.lose(root, now, "io_error")
+        self._soon(self._check_roots, now + 1.0)
+
+    # --- canary -----------------------------------------------------------------------------------------
+
+    def _make_canary(self) -> None:
+        """Watch a private directory on this instance: an event from it proves that events arrive."""
+        self._canary_wd, self._canary_until = -1, _NEVER
+        parents = [self._entry.shared.canary_parent, os.environ.get("RUNTIME_DIRECTORY"), "/run", None]
+        for parent in parents:
+            if parent == "/run" and not os.access(parent, os.W_OK):
+                continue
+            with contextlib.suppress(OSError):
+                self._canary_dir = tempfile.mkdtemp(prefix="ckpt-exporter-", dir=parent)
+                path = os.fsencode(self._canary_dir)
+                self._canary_wd = self._calls.add_watch(self.trees.fd, path, IN_CREATE | IN_DELETE)
+                return
+
+    def _canary(self, now: float) -> float:
+        if self._canary_wd < 0:
+            return now + self._settings.canary_seconds
+        if self._canary_until <= now:
+            return self._canary_failed(now)
+        try:
+            path = os.path.join(self._canary_dir, "canary")
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            os.unlink(path)
+        except OSError:
+            return now + self._settings.canary_seconds  # says nothing about inotify
+        self._canary_until = now + self._settings.canary_wait_seconds
+        self._entry.beat()
+        return self._canary_until
+
+    def _canary_failed(self, now: float) -> float:
+        # Events may wait behind a long scan: only an empty queue without the canary's event counts.
+        self.read_events(now)
+        if self._canary_until == _NEVER:
+            return now + self._settings.canary_seconds
+        self._canary_failures += 1
+        self._entry.log(logging.WARNING, "inotify delivers no events: starting it anew", every_seconds=60)
+        self.rebuild("canary")
+        if self._canary_failures >= 2:
+            raise NoInotifyError("inotify delivers no events")
+        return now + self._settings.canary_wait_seconds
+
+    # --- starting over ----------------------------------------------------------------------------------
+
+    def rebuild(self, reason: str) -> None:
+        """Start over with a new inotify instance, keeping what is known, and compare with the disk."""
+        self._forget_instance()
+        self._open_instance()
+        self._compare_all(reason)
+
+    def reopen(self) -> None:
+        """Go on after ``close``, keeping what is known; raises NoInotifyError."""
+        self._forget_instance()
+        self._scans.clear()
+        self.open()
+        self._compare_all("restart")
+
+    def _forget_instance(self) -> None:
+        self._close_instance()
+        for root in self.roots.roots.values():
+            self.trees.forget_watches(root.node)
+        self.roots.forget_watches()
+        self._changes.settle_departures(self._entry.clock(), everything=True)
+
+    def _compare_all(self, reason: str) -> None:
+        self.active.doubt()
+        self.rescan(reason)
+        self._soon(self._probe, self._entry.clock())
+        self._soon(self._check_roots, self._entry.clock())
+
+    def hand_over(self, polling: PollEngine) -> None:
+        """Compare once more, without watches, and let ``polling`` go on from there."""
+        self._forget_instance()
+        self.trees.unwatched.clear()
+        for root in self.roots.roots.values():
+            if root.identity is not None:
+                with contextlib.suppress(OutageError):
+                    for _ in self.trees.reconcile(root.node):
+                        self._entry.beat()
+        for file in self.active.by_path.values():
+            with contextlib.suppress(OSError):
+                st = os.lstat(file.path)
+                polling.active.add(file.path, file.opened_at, st, evented=False)
+
+    def take_over(self, polling: PollEngine) -> None:
+        """Begin with what ``polling`` knew, so that only differences are reported."""
+        for path, polled in polling.roots.items():
+            if polled.snapshot is not None:
+                self.roots.adopt(path, polled.device, polling.known(polled.snapshot))
+        for file in polling.active.by_path.values():
+            with contextlib.suppress(OSError):
+                self.active.add(file.path, file.opened_at, os.lstat(file.path), evented=False)
+        self._soon(self._probe, self._entry.clock())

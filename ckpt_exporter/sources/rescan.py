@@ -1,0 +1,439 @@
+"""Keep the tree of watches in step with the disk: watch, look, compare with what was known."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from ckpt_exporter.sources.inotify_calls import BASE_MASK, IDLE_MASK
+from ckpt_exporter.sources.tree import UNWATCHED, KnownFile, Node, Tree
+
+if TYPE_CHECKING:
+    from ckpt_exporter.sources.entry import Entry
+    from ckpt_exporter.sources.progress import ActiveFiles
+
+# What a file that isn't known yet means: it was there at the start, it was created, it was moved in with
+# its directory, or nothing is to be said about it.
+Meaning = Literal["start", "found", "moved", "silent"]
+
+OUTAGE_ERRORS = frozenset({errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT})
+_GONE_ERRORS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+
+
+class OutageError(OSError):
+    """The file system does not answer; nothing is known about its files now."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a comparison of a whole tree found, so that a rename shows as one and not as a loss and a gain."""
+
+    missing: list[tuple[Node, str, KnownFile]] = field(default_factory=list)
+    fresh: list[tuple[Node, str, os.stat_result]] = field(default_factory=list)
+    gone: list[Node] = field(default_factory=list)
+    compared: int = 0
+
+
+def _is_before(birth: float | None, t: float) -> bool:
+    return birth is not None and birth < t - 2.0
+
+
+def known_of(st: os.stat_result) -> KnownFile:
+    """Return what the tree keeps of a file."""
+    return (st.st_size, st.st_mtime_ns, st.st_ino)
+
+
+class TreeWatch:
+    """The watched tree of one configured directory on one inotify instance."""
+
+    def __init__(self, entry: Entry, active: ActiveFiles) -> None:
+        self._entry = entry
+        self._active = active
+        self._calls = entry.shared.calls
+        self.tree = Tree(entry.settings.max_known_files)
+        self.fd = -1
+        # Other hosts can write here: only files with an event of this host count.
+        self.remote = False
+        # A directory just made may take the watch of an old one when there are no more.
+        self.prefer_new = False
+        # Directories that the kernel's limit leaves without a watch.
+        self.unwatched: dict[Node, None] = {}
+        # When a directory with the mask without OPEN and MODIFY goes back to the idle mask.
+        self.unarmed: dict[Node, float] = {}
+        # Directories in which something happens now.
+        self.burst: set[Node] = set()
+
+    # --- watches ----------------------------------------------------------------------------------------
+
+    def watch(self, node: Node, *, armed: bool = False) -> Node | None:
+        """Put the directory under watch (again); return the node that has the watch, None if it is gone."""
+        if self.fd < 0:
+            return node
+        try:
+            wd = self._calls.add_watch(self.fd, os.fsencode(node.path), IDLE_MASK if armed else BASE_MASK)
+        except OSError as error:
+            return self._not_watched(node, error)
+        self.unwatched.pop(node, None)
+        holder = self.tree.by_wd.get(wd)
+        if holder is not None and holder is not node:
+            return holder  # the same directory under an older name
+        if node.wd not in (UNWATCHED, wd):
+            self.unwatch(node)  # another directory has this path now
+        self.tree.bind(node, wd)
+        node.armed = armed
+        if armed:
+            self.unarmed.pop(node, None)
+            self.burst.discard(node)
+        else:
+            self.unarmed.setdefault(node, self._entry.clock())
+        return node
+
+    def _not_watched(self, node: Node, error: OSError) -> Node | None:
+        if error.errno in _GONE_ERRORS:
+            return None
+        if error.errno in OUTAGE_ERRORS:
+            raise OutageError(error.errno, error.strerror, node.path) from error
+        if error.errno == errno.ENOSPC:
+            if node not in self.unwatched and self._make_room(node):
+                return self.watch(node)
+            self._entry.log(
+                logging.WARNING,
+                "the kernel's limit of inotify watches is reached: the other directories are polled; "
+                "raise fs.inotify.max_user_watches",
+                every_seconds=3600,
+                sysctl="fs.inotify.max_user_watches",
+                watched=len(self.tree.by_wd),
+            )
+        else:
+            self._entry.log(
+                logging.WARNING,
+                "cannot watch a directory",
+                every_seconds=60,
+                path=node.path,
+                error=error.strerror,
+            )
+        self.unwatched[node] = None
+        return node
+
+    def _make_room(self, node: Node) -> bool:
+        """Give the watch of an old, quiet directory to a new one, which is where a save happens."""
+        if not self.prefer_new and node.parent is not None:
+            return False
+        for other in self.tree.by_wd.values():
+            if other.parent is not None and not other.children and other not in self.burst:
+                self.unwatch(other)
+                self.unwatched[node] = None
+                self.unwatched[other] = None
+                return True
+        return False
+
+    def unwatch(self, node: Node) -> None:
+        """Remove the watch of one directory."""
+        self.unwatched.pop(node, None)
+        self.unarmed.pop(node, None)
+        self.burst.discard(node)
+        wd = self.tree.unbind(node)
+        if wd != UNWATCHED:
+            try:
+                self._calls.rm_watch(self.fd, wd)
+            except OSError:
+                return  # the kernel removed it already
+
+    def disarm(self, node: Node, now: float) -> None:
+        """Drop OPEN and MODIFY from the mask while something happens in the directory."""
+        self.burst.add(node)
+        if node.armed:
+            self.watch(node)
+        self.unarmed[node] = now + self._entry.settings.rearm_seconds
+
+    def remove(self, node: Node, t: float, *, report: bool) -> None:
+        """Take a directory and all below out of the tree, reporting its known files as deleted if asked."""
+        self.tree.detach(node)
+        for below in list(node.below()):
+            self.unwatch(below)
+            path = below.path
+            for name in list(below.files or ()):
+                self._active.drop(f"{path}/{name}")
+                if report:
+                    self._entry.file("deleted", f"{path}/{name}", t, found=True)
+            self.tree.discard(below)
+        if report:
+            self._entry.file("deleted", node.path, t, is_dir=True, found=True)
+
+    def forget_watches(self, root: Node) -> None:
+        """Note that every watch below ``root`` is void (a new instance, another file system)."""
+        for node in root.below():
+            self.unwatch(node)
+
+    # --- scanning ---------------------------------------------------------------------------------------
+
+    def scan(self, top: Node, meaning: Meaning) -> Iterator[None]:
+        """Watch and list ``top`` and all below, reporting what is new at once; yields between directories."""
+        stack = [top]
+        while stack:
+            node = stack.pop()
+            stack.extend(self.look(node, meaning, None))
+            yield
+
+    def reconcile(
+        self, top: Node, *, hold: bool = False, stats: bool = True, lists: bool = True
+    ) -> Iterator[None]:
+        """Compare the whole tree below ``top`` with the disk, report the differences; yields between directories.
+
+        ``stats``: also ask every known file for its size and time. ``lists`` False: trust an unchanged
+        directory time and don't list such a directory, which would also open it. ``hold``: report no file
+        as deleted (the file system may be away for a moment).
+        """
+        findings = Findings()
+        stack = [top]
+        while stack:
+            node = stack.pop()
+            if not lists and self._unchanged(node):
+                if stats:
+                    self._look_at_files(node, findings)
+                stack.extend((node.children or {}).values())
+            else:
+                stack.extend(self.look(node, "found", findings))
+            yield
+        self._settle(findings, hold=hold)
+
+    def look(self, node: Node, meaning: Meaning, findings: Findings | None) -> list[Node]:
+        """Watch and list one directory; return the directories in it that are to be looked at next."""
+        holder = self.watch(node)
+        if holder is not node:
+            self._not_here(node, holder, findings)
+            return []
+        if meaning == "found" and findings is None:
+            self.disarm(node, self._entry.clock())  # a new directory is about to be filled
+        return self.compare(node, meaning, findings)
+
+    def compare(self, node: Node, meaning: Meaning, findings: Findings | None) -> list[Node]:
+        """List one directory and report what is new in it; return the directories to be looked at next."""
+        path = node.path
+        listing = self._list(path, node)
+        if listing is None:
+            return []
+        root = node.root.name
+        files: set[str] = set()
+        folders: set[str] = set()
+        below: list[Node] = []
+        for item in listing:
+            if item.is_dir(follow_symlinks=False):
+                folders.add(item.name)
+                below.extend(self._folder(node, item, meaning, findings))
+            elif not self._entry.hidden(root, item.path):
+                files.add(item.name)
+                self._file(node, item, meaning, findings)
+        if findings is not None:
+            self._note_missing(node, files, folders, findings)
+        return below
+
+    def check(self, node: Node) -> None:
+        """Compare one directory, not what is below, with the disk; watch and list what is new in it."""
+        findings = Findings()
+        for child in self.compare(node, "found", findings):
+            if child.wd == UNWATCHED and child not in self.unwatched:
+                for _ in self.scan(child, "found"):
+                    self._entry.beat()
+        self._settle(findings, hold=False)
+
+    def _list(self, path: str, node: Node) -> list[os.DirEntry[str]] | None:
+        try:
+            node.mtime_ns = os.lstat(path).st_mtime_ns
+            with os.scandir(path) as entries:
+                return list(entries)
+        except OSError as error:
+            if error.errno in OUTAGE_ERRORS:
+                raise OutageError(error.errno, error.strerror, path) from error
+            node.mtime_ns = 0
+            return None
+
+    def _folder(
+        self, node: Node, item: os.DirEntry[str], meaning: Meaning, findings: Findings | None
+    ) -> list[Node]:
+        child = node.child(item.name)
+        if child is not None:
+            return [child] if findings is not None or child.wd == UNWATCHED else []
+        child = self.tree.add(item.name, node, item.inode())
+        if meaning == "found":
+            self._entry.file("create", item.path, self._entry.stamp(), is_dir=True, found=True)
+        return [child]
+
+    def _not_here(self, node: Node, holder: Node | None, findings: Findings | None) -> None:
+        """Resolve a directory that is gone again, or that still has its watch under another name."""
+        if node.parent is None or node.wd != UNWATCHED or node.files or node.children:
+            return  # gone: the event that says so is in the queue
+        if holder is None or findings is None or holder.parent is None or os.path.lexists(holder.path):
+            self.tree.detach(node)
+            self.tree.discard(node)
+            return
+        old = holder.path
+        parent, name = node.parent, node.name
+        self.tree.detach(node)
+        self.tree.discard(node)
+        self.tree.move(holder, parent, name)
+        for path in self._active.below(old):
+            self._active.move(path, holder.path + path[len(old) :])
+        self._entry.file("moved", old, self._entry.stamp(), to=holder.path, is_dir=True, found=True)
+
+    def _note_missing(self, node: Node, files: set[str], folders: set[str], findings: Findings) -> None:
+        for name in [name for name in node.files or () if name not in files]:
+            known = node.file(name)
+            if known is not None:
+                findings.missing.append((node, name, known))
+        findings.gone.extend(child for name, child in (node.children or {}).items() if name not in folders)
+
+    # --- files ------------------------------------------------------------------------------------------
+
+    def _file(self, node: Node, item: os.DirEntry[str], meaning: Meaning, findings: Findings | None) -> None:
+        known = node.file(item.name)
+        if known is not None and known[2] == item.inode() and self.remote:
+            return  # each question may cost the server a round trip
+        if known is None and findings is not None and self.tree.files_full:
+            return  # beyond the bound what is new can't be told from what was not kept
+        try:
+            st = os.lstat(item.path)
+        except OSError:
+            return
+        if known is not None and known[2] == st.st_ino:
+            if findings is not None:
+                findings.compared += 1
+                self._changed(node, item.name, item.path, known, st)
+        elif findings is not None:
+            findings.fresh.append((node, item.name, st))
+        else:
+            self.report(node, item.name, st, meaning)
+
+    def _look_at_files(self, node: Node, findings: Findings) -> None:
+        path = node.path
+        for name, known in list((node.files or {}).items()):
+            findings.compared += 1
+            try:
+                st = os.lstat(f"{path}/{name}")
+            except OSError:
+                continue
+            if st.st_ino == known[2]:
+                self._changed(node, name, f"{path}/{name}", known, st)
+
+    def _changed(self, node: Node, name: str, path: str, known: KnownFile, st: os.stat_result) -> None:
+        """Report a known file that was written without an event (overwritten in place, or events lost)."""
+        now = known_of(st)
+        if now == known or not stat.S_ISREG(st.st_mode):
+            return
+        if path in self._active.by_path:
+            return
+        self.tree.remember(node, name, now)
+        if now[1] == known[1] and now[0] == known[0]:
+            return
+        self.opened(node, name, path, self._entry.stamp(), st, known, found=True, evented=False)
+
+    def opened(
+        self,
+        node: Node,
+        name: str,
+        path: str,
+        t: float,
+        st: os.stat_result,
+        known: KnownFile | None,
+        *,
+        found: bool = False,
+        evented: bool = True,
+    ) -> None:
+        """Report that an existing file is being written, and follow it."""
+        self._entry.file("open", path, t, st, found=found)
+        file = self._active.add(path, t, st, evented=evented)
+        if known is not None and 0 < known[0] <= st.st_size:
+            file.in_place_size = known[0]
+        self.tree.remember(node, name, known_of(st))
+        self.disarm(node, t)
+
+    def report(self, node: Node, name: str, st: os.stat_result, meaning: Meaning) -> None:
+        """Report a file that a scan found for the first time, and follow it if it may be open."""
+        path = f"{node.path}/{name}"
+        t = self._entry.stamp()
+        birth = self._entry.birth(path) if stat.S_ISREG(st.st_mode) else None
+        # A root that appears later may bring files that are older than the watch.
+        initial = meaning == "start" or (meaning == "found" and _is_before(birth, self._entry.began))
+        if stat.S_ISLNK(st.st_mode):
+            self.tree.remember(node, name, known_of(st))
+            if meaning != "silent":
+                self._entry.file("link", path, t, st, found=True, initial=initial)
+            return
+        if not stat.S_ISREG(st.st_mode):
+            return
+        followed = self._active.by_key.get((st.st_dev, st.st_ino))
+        if followed is not None and followed.path == path:
+            return
+        self.tree.remember(node, name, known_of(st))
+        if followed is not None or (st.st_nlink > 1 and meaning == "found"):
+            self._entry.file("link", path, t, st, found=True)
+            return
+        if initial:
+            self._entry.file("create", path, t, st, found=True, initial=True, started=birth)
+        elif meaning == "found":
+            self._entry.file("create", path, t, st, found=True, local=not self.remote, started=birth)
+        elif meaning == "moved":
+            self._entry.file("moved", None, t, st, to=path, found=True)
+        self._follow_if_open(path, t, st, certain=meaning == "found" and not initial)
+
+    def _follow_if_open(self, path: str, t: float, st: os.stat_result, *, certain: bool) -> None:
+        if certain:
+            if not self.remote:
+                self._active.add(path, t, st, evented=False)
+            return
+        modified = self._entry.modified(st)
+        if modified is not None and t - modified < self._entry.settings.recent_seconds:
+            self._active.consider(path, t, st)
+
+    # --- settling ---------------------------------------------------------------------------------------
+
+    def _settle(self, findings: Findings, *, hold: bool) -> None:
+        t = self._entry.stamp()
+        by_inode = {known[2]: (node, name, known) for node, name, known in findings.missing}
+        for node, name, st in findings.fresh:
+            path = f"{node.path}/{name}"
+            if path in self._active.by_path or node.file(name) == known_of(st):
+                continue  # its event came meanwhile
+            if node.file(name) is not None:
+                self._active.drop(path)
+                self.tree.forget(node, name)
+            old = by_inode.pop(st.st_ino, None)
+            if old is None:
+                self.report(node, name, st, "found")
+            else:
+                self._moved(old, node, name, st, t)
+        if hold:
+            return
+        for node, name, known in findings.missing:
+            path = f"{node.path}/{name}"
+            if node.file(name) == known and not os.path.lexists(path):
+                self.tree.forget(node, name)
+                self._active.drop(path)
+                self._entry.file("deleted", path, t, found=True)
+        for node in findings.gone:
+            if node.parent is not None and node.parent.child(node.name) is node:
+                if not os.path.isdir(node.path):
+                    self.remove(node, t, report=True)
+
+    def _moved(
+        self, old: tuple[Node, str, KnownFile], node: Node, name: str, st: os.stat_result, t: float
+    ) -> None:
+        before, to = f"{old[0].path}/{old[1]}", f"{node.path}/{name}"
+        self.tree.forget(old[0], old[1])
+        self.tree.remember(node, name, known_of(st))
+        self._active.move(before, to)
+        self._entry.file("moved", before, t, st, to=to, found=True)
+
+    @staticmethod
+    def _unchanged(node: Node) -> bool:
+        try:
+            return os.lstat(node.path).st_mtime_ns == node.mtime_ns
+        except OSError as error:
+            if error.errno in OUTAGE_ERRORS:
+                raise OutageError(error.errno, error.strerror, node.path) from error
+            return False
