@@ -36,7 +36,7 @@ from ckpt_exporter.recording import Recorder
 from ckpt_exporter.sources.storage import StorageSource
 from ckpt_exporter.sources.watch import WatchSource
 from ckpt_exporter.sources.who import WritersSource
-from ckpt_exporter.web.pages import status_page
+from ckpt_exporter.web.pages.status import StatusPage
 from ckpt_exporter.web.server import WebServer
 
 _LOG = logging.getLogger("ckpt_exporter")
@@ -81,7 +81,7 @@ class Exporter:
             config.web.listen_address,
             config.web.telemetry_path,
             build_registry(self.snapshot),
-            lambda: status_page(self.snapshot(), config.web.telemetry_path),
+            StatusPage(self.snapshot, started=clock(), telemetry_path=config.web.telemetry_path),
             healthy=lambda: self._watch.healthy,
             ready=lambda: True,
         )
@@ -99,8 +99,10 @@ class Exporter:
         self._writers.replace_directories(directory.name for directory in self.config.directories)
         self._storage.start()
         self._watch.start()
-        fields = {"version": __version__, "directories": len(self.config.directories)}
-        log_event(_LOG, logging.INFO, "listening", address=self.address, **fields)
+        count = len(self.config.directories)
+        log_event(
+            _LOG, logging.INFO, "listening", address=self.address, version=__version__, directories=count
+        )
 
     def tick(self) -> None:
         """Let saves that have gone quiet end, and say if the recording had to stop."""

@@ -35,7 +35,12 @@ def run_demo(web: WebSettings, duration_seconds: float | None) -> int:
     training = subprocess.Popen([sys.executable, "-m", "ckpt_exporter.demo", directory])  # noqa: S603 (this module)
     try:
         return run_exporter(
-            config, None, None, lambda: config, until=lambda: time.monotonic() >= ends, started=_say_where_to_look
+            config,
+            None,
+            None,
+            lambda: config,
+            until=lambda: time.monotonic() >= ends,
+            started=_say_where_to_look,
         )
     finally:
         training.terminate()

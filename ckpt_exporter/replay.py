@@ -15,6 +15,9 @@ from ckpt_exporter.recording import Start, Stop, read_recording
 
 # Time is let pass in the live daemon's steps through a silence this long; beyond it every save has ended.
 MAX_STEPS_THROUGH_SILENCE = 100
+COLUMNS: tuple[str, ...] = (
+    "DIR", "STEP", "RESULT", "SECONDS", "BYTES", "FILES", "AVERAGE", "SUSTAINED", "PEAK", "LAYOUT",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -142,8 +145,7 @@ def _save_json(save: Save) -> dict[str, Any]:
 
 def as_table(replayed: Replayed) -> str:
     """Return the saves as an aligned table for people."""
-    rows = [("DIR", "STEP", "RESULT", "SECONDS", "BYTES", "FILES", "AVERAGE", "SUSTAINED", "PEAK", "LAYOUT")]
-    rows += [_row(save) for save in replayed.saves]
+    rows = [COLUMNS, *(_row(save) for save in replayed.saves)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

@@ -23,6 +23,7 @@ class FileRecord:
         "data_bytes",
         "existing",
         "full_look_at",
+        "growing",
         "inode",
         "last_byte",
         "open",
@@ -47,6 +48,7 @@ class FileRecord:
         self.position = 0
         self.closed_at: float | None = None
         self.data_bytes = 0
+        self.growing = False
         self.full_look_at = float("-inf")
         self.seen_at = t if start is None else start
         self.changed_at = t
@@ -82,6 +84,7 @@ class FileRecord:
         grown = position - self.existing - self.position
         if grown > 0:
             self._arrive(progress.t, progress.modified, grown)
+        self.growing = grown > 0
         self.seen_at = max(self.seen_at, progress.t)
         self.data_bytes = max(0, position - self.existing)
         if progress.method in ("data", None) and position < progress.size:
@@ -125,8 +128,11 @@ class FileRecord:
         self.seen_at = max(self.seen_at, t)
 
     def _arrive(self, t: float, modified: float | None, grown: int) -> None:
+        # Bytes at this look and at the last: they flowed all the time between. File times say when the last
+        # write began, so they can end a stretch, but not tell that it paused.
+        start = self.last_byte if self.growing else self.seen_at
         end = modified if modified is not None and self.seen_at <= modified < t else t
-        self.arrivals.add(min(self.seen_at, end), end, grown)
+        self.arrivals.add(min(start, end), end, grown)
         self.position += grown
         self.last_byte = max(self.last_byte, end)
         self.changed_at = max(self.changed_at, end)

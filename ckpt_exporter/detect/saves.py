@@ -273,12 +273,22 @@ class SaveDetector:
                 self._saves.drop_if_empty(save)
             else:
                 self._saves.relocate(path, to, event.t, self.settings.quiet_seconds)
+                self._catch_up(event, to)
         elif self.inventory.get(path) is not None:
             self.inventory.rename(path, to, self._saves.key_at_rest(to))
         elif not layouts.is_pointer(path):
             self._on_arrived(event, to)
             return
         note_sign(self._saves, to, event.t)
+
+    def _catch_up(self, event: FileEvent, path: str) -> None:
+        """Learn the final size of a file that was renamed before its size at the close could be asked."""
+        save = self._saves.by_path[path]
+        record = save.files[path]
+        if not record.open and event.size is not None and event.size > record.size:
+            closed_at = record.closed_at if record.closed_at is not None else event.t
+            self._count(save, record, record.close(closed_at, event.size, event.modified))
+            save.closed(record)
 
     # --- progress and the rest --------------------------------------------------------------------------
 
