@@ -110,7 +110,7 @@ class Exporter:
         recorder = self._recorder
         if recorder is not None and recorder.failed is not None:
             self._recorder = None
-            log_event(_LOG, logging.ERROR, "recording stopped", error=recorder.failed)
+            log_event(_LOG, logging.ERROR, "recording stopped", reason=recorder.failed)
 
     def stop(self) -> None:
         """Stop everything, in less than two seconds; what is committed by now is counted."""
@@ -201,7 +201,7 @@ def recording_to(path: str | None, config: Config) -> Iterator[Recorder | None]:
         if relative_to(absolute, fixed_prefix(directory.path)) is not None:
             raise CkptExporterError(f"cannot record to {path}: it lies below the watched {directory.path}")
     try:
-        stream: IO[str] = open(path, "w", encoding="utf-8", buffering=1)
+        stream: IO[str] = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed below)
     except OSError as error:
         raise CkptExporterError(f"cannot record to {path}: {error.strerror}") from error
     with stream:
@@ -233,6 +233,7 @@ def run_exporter(
     config_file: str | None,
     record_path: str | None,
     read: Callable[[], Config],
+    *,
     until: Callable[[], bool] = lambda: False,
     started: Callable[[Exporter], None] = lambda _exporter: None,
 ) -> int:

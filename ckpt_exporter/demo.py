@@ -51,7 +51,7 @@ def run_demo(web: WebSettings, duration_seconds: float | None) -> int:
 def _say_where_to_look(exporter: Exporter) -> None:
     port = exporter.address.rpartition(":")[2]
     directory = exporter.config.directories[0].path
-    print(  # noqa: T201 (what the user came for)
+    print(
         f"\nA demo training writes real checkpoints to {directory}\n"
         f"  status page  http://localhost:{port}/\n"
         f"  metrics      http://localhost:{port}{exporter.config.web.telemetry_path}\n"

@@ -190,11 +190,24 @@ class Ledger:
             return self._route_move(fact)
         if isinstance(fact, (FileEvent, Progress)):
             book = self._owner(fact.path)
+        elif isinstance(fact, Writers):
+            return self._route_writers(fact)
         else:
             book = self._books.get(fact.directory)
-            if book is not None and isinstance(fact, Writers) and fact.alive:
-                book.run = fact
         return book.detector.feed(fact) if book is not None else []
+
+    def _route_writers(self, writers: Writers) -> list[Save]:
+        """Give writers to their directory; where none is named, to those whose saves they write."""
+        books = [book for name, book in self._books.items() if name == writers.directory]
+        if not writers.directory:
+            known = [book for book in self._books.values() if book.detector.knows_any(writers.pids)]
+            books = known or list(self._books.values())[: len(self._books) == 1]
+        saves: list[Save] = []
+        for book in books:
+            if writers.alive:
+                book.run = writers
+            saves += book.detector.feed(writers)
+        return saves
 
     def _route_move(self, event: FileEvent) -> list[Save]:
         source, target = self._owner(event.path), self._owner(event.to)

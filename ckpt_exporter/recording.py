@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import IO, Any
@@ -17,6 +19,9 @@ from ckpt_exporter.model import (
     WatchChange,
     Writers,
 )
+
+FLUSH_SECONDS = 0.2
+MAX_QUEUED_LINES = 200_000
 
 _KINDS: dict[str, type[Fact]] = {
     "file": FileEvent,
@@ -48,41 +53,64 @@ class Stop:
 
 
 class Recorder:
-    """Write facts to a stream as they come; a full disk ends the recording, never the measuring.
+    """Write facts to a stream as they come.
 
-    ``failed`` is the error that ended it, or None.
+    ``write`` only queues, so that a slow disk delays nobody; a thread of its own does the rest. A full
+    disk, or a queue that no longer empties, ends the recording and never the measuring: ``failed`` then
+    says why.
     """
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
-        self.failed: OSError | None = None
+        self._lines: deque[str] = deque()
+        self._wake = threading.Event()
+        self._done = False
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self.failed: str | None = None
 
     def start(self, t: float, unix: float, directories: Sequence[DirectorySettings]) -> None:
-        """Write the first line."""
+        """Write the first line and go on in a thread."""
         listed = [_without_defaults(directory) for directory in directories]
-        self._write({"t": round(t, 6), "kind": "start", "unix": unix, "directories": listed})
+        self._queue({"t": round(t, 6), "kind": "start", "unix": unix, "directories": listed})
+        self._thread.start()
 
     def write(self, fact: Fact) -> None:
-        """Write one fact; keys that the source does not have are left out."""
+        """Queue one fact; keys that the source does not have are left out."""
         line: dict[str, Any] = {"t": round(fact.t, 6), "kind": _KIND_OF[type(fact)]}
         for key, value in _without_defaults(fact).items():
             if key != "t":
                 line[_SHORT.get(key, key)] = value
-        self._write(line)
+        self._queue(line)
 
-    def stop(self, t: float) -> None:
-        """Write the last line."""
-        self._write({"t": round(t, 6), "kind": "stop"})
+    def stop(self, t: float, timeout_seconds: float = 0.5) -> None:
+        """Write the last line and end the thread; what a hung disk does not take in time is lost."""
+        self._queue({"t": round(t, 6), "kind": "stop"})
+        self._done = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _queue(self, line: dict[str, Any]) -> None:
         if self.failed is not None:
             return
-        try:
-            # ASCII with escapes: names are bytes, and lone surrogates survive the round trip.
-            self._stream.write(json.dumps(line, separators=(", ", ": ")) + "\n")
-            self._stream.flush()
-        except OSError as error:
-            self.failed = error
+        if len(self._lines) >= MAX_QUEUED_LINES:
+            self.failed = "the disk does not keep up"
+            return
+        # ASCII with escapes: names are bytes, and lone surrogates survive the round trip.
+        self._lines.append(json.dumps(line, separators=(", ", ": ")) + "\n")
+
+    def _run(self) -> None:
+        while self.failed is None:
+            done = self._done
+            try:
+                while self._lines:
+                    self._stream.write(self._lines.popleft())
+                self._stream.flush()
+            except (OSError, ValueError) as error:
+                self.failed = str(error)
+            if done:
+                return
+            self._wake.wait(FLUSH_SECONDS)
 
 
 def _without_defaults(value: Any) -> dict[str, Any]:

@@ -83,7 +83,8 @@ class FileRecord:
         self.inode = progress.inode or self.inode
         grown = position - self.existing - self.position
         if grown > 0:
-            self._arrive(progress.t, progress.modified, grown)
+            seen = progress.t if self.closed_at is None or self.open else min(progress.t, self.closed_at)
+            self._arrive(seen, progress.modified, grown)
         self.growing = grown > 0
         self.seen_at = max(self.seen_at, progress.t)
         self.data_bytes = max(0, position - self.existing)

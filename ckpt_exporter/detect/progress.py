@@ -100,6 +100,11 @@ class SaveInProgress:
         self.layout = layout
         self._unmet = None
 
+    def note_writer(self, pid: int | None) -> None:
+        """Note a process that was seen writing."""
+        if pid is not None:
+            self.pids.add(pid)
+
     def add_writers(self, writers: Writers) -> None:
         """Note which processes write it, and whether they still live."""
         self.writers_alive = writers.alive

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ckpt_exporter.detect import layouts
 from ckpt_exporter.detect.files import FileRecord
 from ckpt_exporter.detect.grouping import OpenSaves
@@ -173,7 +175,7 @@ class SaveDetector:
         record = FileRecord(path, event.t, start=start, existing=existing)
         record.inode = event.inode
         record.size = max(record.size, event.size or 0)
-        self._place(record, path, event.t)
+        self._place(record, path, event.t).note_writer(event.pid)
 
     def _on_close(self, event: FileEvent, path: str) -> None:
         save = self._saves.by_path.get(path) or self._unannounced(event, path)
@@ -187,6 +189,7 @@ class SaveDetector:
             save = self._place(record, path, event.t)
         self._count(save, record, record.close(event.t, event.size, event.modified))
         record.inode = event.inode or record.inode
+        save.note_writer(event.pid)
         save.closed(record)
         note_sign(self._saves, path, event.t)
 
@@ -345,6 +348,11 @@ class SaveDetector:
             self.write_active_seconds += chunk.end - begin
             self._active_until = chunk.end
         save.touch(record.last_byte)
+
+    def knows_any(self, pids: Iterable[int]) -> bool:
+        """Tell whether one of these processes writes a save that is open."""
+        wanted = set(pids)
+        return any(not save.pids.isdisjoint(wanted) for save in self._saves.by_key.values())
 
     def _on_writers(self, writers: Writers) -> None:
         paths = {relative_to(path, self.base) for path in writers.paths}
