@@ -92,7 +92,8 @@ def _listen(family: int, host: str, port: int, *, only_v6: bool) -> socket.socke
 
 def _resolve(address: ListenAddress) -> tuple[int, str]:
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, where = found[0]
+    # A name such as localhost may mean both protocols; scrape configurations usually mean the older one.
+    family, _, _, _, where = min(found, key=lambda info: info[0] != socket.AF_INET)
     return family, str(where[0])
 
 
