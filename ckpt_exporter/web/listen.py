@@ -6,6 +6,7 @@ import errno
 import socket
 from dataclasses import dataclass
 
+from ckpt_exporter.config.values import InvalidValueError, split_listen_address
 from ckpt_exporter.errors import CkptExporterError, UsageError
 
 _BACKLOG = 128
@@ -30,16 +31,11 @@ class ListenAddress:
 
 def parse_listen_address(text: str) -> ListenAddress:
     """Parse ``:PORT``, ``HOST:PORT`` or ``[IPV6]:PORT``; raise ``UsageError`` for anything else."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host or "[" in host or "]" in host:
-        raise UsageError(f"cannot listen on {text}: write an IPv6 address in brackets, as in [::1]:10047")
-    if not colon or not (port.isascii() and port.isdigit()):
-        raise UsageError(f"cannot listen on {text}: want HOST:PORT or :PORT, as in :10047")
-    if int(port) > 65535:
-        raise UsageError(f"cannot listen on {text}: a port is at most 65535")
-    return ListenAddress(host, int(port))
+    try:
+        host, port = split_listen_address(text)
+    except InvalidValueError as error:
+        raise UsageError(f"cannot listen on {text}: the address {error}") from error
+    return ListenAddress(host, port)
 
 
 def open_listener(address: ListenAddress) -> socket.socket:

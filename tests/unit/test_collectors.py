@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from export_sample import LAST_SAVE, empty_directory, open_save, sample_snapshot
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from scraping import OPENMETRICS, go_floats, scrape, series, snapshot_of, value
 
 from ckpt_exporter.metrics import build_registry, expose
 from ckpt_exporter.model import ConfigStatus, WatchStatus
+from tests.unit.export_sample import LAST_SAVE, empty_directory, open_save, sample_snapshot
+from tests.unit.scraping import OPENMETRICS, go_floats, scrape, series, snapshot_of, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -107,7 +107,12 @@ OPTIMIZER = "/data/ckpt/checkpoint-500/optimizer.pt"
 STATE = "/data/ckpt/checkpoint-500/trainer_state.json"
 LOOK = {"kind": "progress", "path": OPTIMIZER, "size": 4 * 10**9, "allocated": 4 * 10**9, "writers": 1}
 MINIMAL = [
-    {"t": 0.0, "kind": "start", "unix": 1764470400.0, "directories": [{"name": "llama", "path": "/data/ckpt"}]},
+    {
+        "t": 0.0,
+        "kind": "start",
+        "unix": 1764470400.0,
+        "directories": [{"name": "llama", "path": "/data/ckpt"}],
+    },
     {"t": 12.1, "kind": "file", "event": "create", "path": OPTIMIZER, "pid": 4711},
     {"t": 13.0, **LOOK, "position": 10**9, "inode": "8:1:77"},
     {"t": 13.1, "kind": "gpu", "gpu": 0, "util": 0.92, "error": None},

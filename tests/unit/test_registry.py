@@ -9,20 +9,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from export_sample import LAST_SAVE, empty_directory, sample_snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from scraping import OPENMETRICS, scrape, series, snapshot_of
 
 from ckpt_exporter.metrics import build_registry, expose, render_text
 from ckpt_exporter.metrics.catalogue import metric
 from ckpt_exporter.metrics.families import Families
 from ckpt_exporter.metrics.registry import SnapshotCollector
 from ckpt_exporter.metrics.text import valid_text
+from tests.unit.export_sample import LAST_SAVE, empty_directory, sample_snapshot
+from tests.unit.scraping import OPENMETRICS, scrape, series, snapshot_of
 
 if TYPE_CHECKING:
     from ckpt_exporter.model import Snapshot

@@ -7,7 +7,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from export_sample import empty_directory, sample_snapshot
 
 from ckpt_exporter.model import Snapshot
 from ckpt_exporter.web.pages.markup import badge, escaped
@@ -20,6 +19,7 @@ from ckpt_exporter.web.pages.units import (
     size_text,
     time_text,
 )
+from tests.unit.export_sample import empty_directory, sample_snapshot
 
 VOID = {"meta"}
 

@@ -6,11 +6,11 @@ import gzip
 from typing import TYPE_CHECKING
 
 import pytest
-from export_sample import HOSTILE_NAME
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from web_site import Site, serving
 
 from ckpt_exporter.errors import UsageError
+from tests.unit.export_sample import HOSTILE_NAME
+from tests.unit.web_site import Site, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from web_site import Site, ask, read_all, serving, wait_for
 
 from ckpt_exporter.web.connections import Connections, Limits
+from tests.unit.web_site import Site, ask, read_all, serving, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,10 @@ import fcntl
 import socket
 
 import pytest
-from web_site import serving
 
 from ckpt_exporter.errors import CkptExporterError, UsageError
 from ckpt_exporter.web.listen import ListenAddress, bound_address, open_listener, parse_listen_address
+from tests.unit.web_site import serving
 
 
 @pytest.mark.parametrize(

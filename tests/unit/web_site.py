@@ -9,11 +9,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from export_sample import sample_snapshot
-
 from ckpt_exporter.metrics import build_registry
 from ckpt_exporter.web.pages.status import StatusPage
 from ckpt_exporter.web.server import WebServer
+from tests.unit.export_sample import sample_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
