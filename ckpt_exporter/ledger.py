@@ -22,7 +22,10 @@ from ckpt_exporter.model import (
     Writers,
 )
 
-DURATION_BUCKETS_SECONDS = (1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600, 10800)
+# Wide enough that neither a two-second LoRA save nor a three-hour one ends in the first or last bucket.
+DURATION_BUCKETS_SECONDS = tuple(
+    map(float, (1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600, 10800))
+)
 RESULTS = ("complete", "incomplete", "aborted")
 # Saves are judged at most this much later than they could be; their times do not depend on it.
 TICK_SECONDS = 0.1
@@ -57,7 +60,7 @@ class _Book:
         self.saves = dict.fromkeys(RESULTS, 0)
         self.save_bytes = 0
         self.save_files = 0
-        self.durations = _Durations(tuple(float(bound) for bound in DURATION_BUCKETS_SECONDS))
+        self.durations = _Durations(DURATION_BUCKETS_SECONDS)
         self.last_save: Save | None = None
         self.run: Writers | None = None
 

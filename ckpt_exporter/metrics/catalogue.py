@@ -10,12 +10,6 @@ from typing import Literal
 
 MetricType = Literal["counter", "gauge", "histogram", "info"]
 
-# Wide enough that neither a two-second LoRA save nor a three-hour one ends in the first or last bucket.
-SAVE_DURATION_BUCKETS: tuple[float, ...] = (
-    1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0,
-    10800.0,
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Metric:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpt_exporter.metrics.catalogue import SAVE_DURATION_BUCKETS
+from ckpt_exporter.ledger import DURATION_BUCKETS_SECONDS
 from ckpt_exporter.model import (
     ConfigStatus,
     DirectorySnapshot,
@@ -21,7 +21,7 @@ from ckpt_exporter.model import (
 
 HOSTILE_NAME = 'we"ird\\ \n<script>alert(1)</script>\udcff'
 
-NO_DURATIONS = Histogram(SAVE_DURATION_BUCKETS, (0,) * 18, 0.0)
+NO_DURATIONS = Histogram(DURATION_BUCKETS_SECONDS, (0,) * 18, 0.0)
 
 
 def _durations() -> Histogram:
@@ -31,7 +31,7 @@ def _durations() -> Histogram:
     counts[9] = counts[10] = 1
     exemplars[9] = (94.0, 1764470500.5, 100)
     exemplars[10] = (178.0, 1764470900.0, 200)
-    return Histogram(SAVE_DURATION_BUCKETS, tuple(counts), 272.0, tuple(exemplars))
+    return Histogram(DURATION_BUCKETS_SECONDS, tuple(counts), 272.0, tuple(exemplars))
 
 
 def empty_directory(name: str, path: str = "/data/empty") -> DirectorySnapshot:

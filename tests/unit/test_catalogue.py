@@ -9,7 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from ckpt_exporter.metrics.catalogue import METRICS, SAVE_DURATION_BUCKETS, Metric, markdown, metric
+from ckpt_exporter.ledger import DURATION_BUCKETS_SECONDS
+from ckpt_exporter.metrics.catalogue import METRICS, Metric, markdown, metric
 from ckpt_exporter.metrics.families import new_family
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def test_help_names_the_unit(entry: Metric) -> None:
 def test_duration_buckets_are_the_published_ones() -> None:
     """The buckets of save durations are the ones users' queries rely on."""
     expected = "1 2 5 10 20 30 45 60 90 120 180 300 600 1200 1800 3600 10800"
-    assert [f"{bound:g}" for bound in SAVE_DURATION_BUCKETS] == expected.split()
+    assert [f"{bound:g}" for bound in DURATION_BUCKETS_SECONDS] == expected.split()
 
 
 def test_catalogue_has_the_published_names() -> None:
