@@ -17,6 +17,7 @@ LATE_SECONDS = 900.0
 MAX_FINISHED = 256
 # A rewritten file at least this part of its save begins the next version of the checkpoint.
 NEW_VERSION_SHARE = 0.1
+SAME_BIRTH_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class OpenSaves:
         self.by_key: dict[str, SaveInProgress] = {}
         self.by_path: dict[str, SaveInProgress] = {}
         self.new_directories = NewDirectories()
+        self._by_inode: dict[str, str] = {}
         self._finished: OrderedDict[str, Finished] = OrderedDict()
         self._end = end
 
@@ -53,19 +55,38 @@ class OpenSaves:
             save = self._next_version(save, old, record, t)
         save.put(record)
         self.by_path[path] = save
+        if record.inode is not None:
+            self._by_inode[record.inode] = path
         self._refine_layout(save, path)
         return save
 
+    def renamed_from(self, inode: str | None, path: str, started: float | None) -> str | None:
+        """Return the path under which a file that a scan found at ``path`` was known before.
+
+        None unless inode and birth are those of a file of an open save: inodes are used again at once.
+        """
+        before = self._by_inode.get(inode) if inode is not None else None
+        save = self.by_path.get(before) if before is not None else None
+        if before is None or save is None or before == path or started is None:
+            return None
+        start = save.files[before].start
+        return before if start is not None and abs(start - started) <= SAME_BIRTH_SECONDS else None
+
     def take(self, path: str) -> FileRecord:
         """Take a file out of its save, to be moved elsewhere or forgotten."""
-        return self.by_path.pop(path).take(path)
+        record = self.by_path.pop(path).take(path)
+        if record.inode is not None:
+            self._by_inode.pop(record.inode, None)
+        return record
 
     def close(self, save: SaveInProgress) -> None:
         """Forget a save that has ended."""
         if self.by_key.get(save.key) is save:
             del self.by_key[save.key]
-        for path in save.files:
+        for path, record in save.files.items():
             self.by_path.pop(path, None)
+            if record.inode is not None:
+                self._by_inode.pop(record.inode, None)
 
     def drop_if_empty(self, save: SaveInProgress) -> None:
         """Forget a group that turned out to hold nothing of a save."""

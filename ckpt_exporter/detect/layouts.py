@@ -221,6 +221,8 @@ POINTER = _rx(
     r"(?:[._-]?tmp[-_.]?[0-9a-f-]*)?$"
 )
 
+MAX_POINTER_BYTES = 64 * 1024
+
 # Small companions; rewriting one is no new save of the checkpoint.
 SIDECAR = _rx(
     r"(?:\.(?:json|jsonl|txt|ya?ml|md|py|toml|cfg|ini|csv|log)|(?:^|/)manifest\.ocdbt|METADATA"
@@ -251,7 +253,7 @@ _LAST_NUMBER = _rx(r"(?:^|[-_.])([A-Za-z]+)s?[-_.](\d+)$")
 # A number behind another word is a rank, a shard, a layer, a part: no step.
 _STEP_NOUNS = re.compile(
     r"ck|ckpt|chk|chkpt|checkpoint|cp|model|net|network|weights|w|snapshot|save|saved|unet|lora|adapter"
-    r"|generator|discriminator|policy|actor|critic|agent|ema|optim|optimizer|opt|trainer|state",
+    r"|generator|discriminator|policy|actor|critic|agent|ema|optim|optimizer|opt",
     re.IGNORECASE,
 )
 _STEM = _rx(

@@ -16,6 +16,8 @@ ARRIVED_SHARE_UNKNOWN = 0.01
 EARLY_POINTER_SECONDS = 1.0
 # A file whose data fills less than this share of its size was not (yet) written by anything seen here.
 SPARSE_SHARE_UNKNOWN = 0.5
+STRAGGLER_SECONDS = 60.0
+STRAGGLER_SHARE = 0.01
 
 
 class SaveInProgress:
@@ -50,6 +52,7 @@ class SaveInProgress:
         self.bytes_arrived = 0
         self._unmet: tuple[str | None, bool] | None = None
         self._bytes: int | None = None
+        self._committed_elsewhere: set[str] = set()
 
     @property
     def rules(self) -> Layout:
@@ -94,6 +97,11 @@ class SaveInProgress:
         """Note a sign of commit at ``t``."""
         self.marker_at = t if self.marker_at is None else max(self.marker_at, t)
         self.touch(t)
+
+    def commit_elsewhere(self, directory: str) -> None:
+        """Note that another host committed the shards in a directory."""
+        self._committed_elsewhere.add(directory)
+        self._unmet = None
 
     def refine(self, layout: str) -> None:
         """Learn from a file's name which layout this is."""
@@ -169,7 +177,7 @@ class SaveInProgress:
         if not data:
             return False
         committed = {path.rpartition("/")[0] for path in self.files if SHARDED_COMMIT.search(path)}
-        return not data <= committed
+        return not data <= committed | self._committed_elsewhere
 
     def component(self, path: str) -> str:
         """Return a path below this checkpoint ('' never: then it is the file's own name)."""
@@ -259,13 +267,19 @@ class SaveInProgress:
 
 
 def joined_late(save: Save, late: Save) -> Save:
-    """Join a save with files that came after it had been counted: bytes add up, the end moves."""
+    """Join a save with files that came after it had been counted.
+
+    Bytes add up. The end moves with what was still part of writing it: soon after, or a good part of it; a
+    note added to a checkpoint later does not make the save longer.
+    """
     size_bytes = save.bytes + late.bytes
-    duration = None if save.duration_seconds is None else late.end - save.start
+    belongs = late.end - save.end <= STRAGGLER_SECONDS or late.bytes >= STRAGGLER_SHARE * save.bytes
+    end = max(save.end, late.end) if belongs else save.end
+    duration = None if save.duration_seconds is None else end - save.start
     active = None if save.active_seconds is None else save.active_seconds + (late.active_seconds or 0.0)
     return replace(
         save,
-        end=max(save.end, late.end),
+        end=end,
         duration_seconds=duration,
         bytes=size_bytes,
         files=save.files + late.files,

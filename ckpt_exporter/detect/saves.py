@@ -10,7 +10,7 @@ from ckpt_exporter.detect.grouping import OpenSaves
 from ckpt_exporter.detect.inventory import Inventory, KnownFile
 from ckpt_exporter.detect.places import fixed_prefix, relative_to
 from ckpt_exporter.detect.progress import SaveInProgress, joined_late
-from ckpt_exporter.detect.signs import begin_unfinished, end_unfinished, note_sign
+from ckpt_exporter.detect.signs import begin_unfinished, end_unfinished, note_remote_commit, note_sign
 from ckpt_exporter.detect.verdict import EarlierSaves, big_enough, is_due, judge, take_stock
 from ckpt_exporter.model import (
     DetectSettings,
@@ -45,6 +45,7 @@ class SaveDetector:
         self._space: Space | None = None
         self._active_until = float("-inf")
         self._scanned = False
+        self._pointers_opened: dict[str, float] = {}
         self._ended: list[Save] = []
 
     # --- in ---------------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ class SaveDetector:
         if event.event == "link":
             if not event.initial:
                 note_sign(self._saves, path, event.t)
-        elif layouts.is_pointer(path):
+        elif layouts.is_pointer(path) and not self._holds_data(event, path):
             if event.event == "close_write" or (event.found and not event.initial):
                 note_sign(self._saves, path, event.t)
         elif event.initial:
@@ -153,6 +154,7 @@ class SaveDetector:
         elif not event.local:
             self._remember(path, event)
             note_sign(self._saves, path, event.t)
+            note_remote_commit(self._saves, path)
         elif begin_unfinished(self._saves, self.inventory, path, event.t):
             return
         elif event.event == "close_write":
@@ -160,12 +162,26 @@ class SaveDetector:
         else:
             self._on_write_open(event, path)
 
+    def _holds_data(self, event: FileEvent, path: str) -> bool:
+        """Tell whether a file with a pointer's name is a checkpoint after all: pointers are small."""
+        if path in self._saves.by_path:
+            return True
+        if (event.size or 0) > layouts.MAX_POINTER_BYTES:
+            return True
+        if event.event in ("create", "open") and not event.initial:
+            self._pointers_opened = {path: event.t}
+        return False
+
     def _on_write_open(self, event: FileEvent, path: str) -> None:
         save = self._saves.by_path.get(path)
         old = save.files[path] if save is not None else None
         if save is not None and old is not None and (old.open or not _is_rewrite(old, event)):
             if not old.open and not event.found:
                 save.reopen(old, event.t)
+            return
+        before = self._saves.renamed_from(event.inode, path, event.started) if event.found else None
+        if before is not None:
+            self._saves.relocate(before, path, event.t, self.settings.quiet_seconds)
             return
         known = self.inventory.get(path)
         existing = known.size if known is not None and event.event == "open" else 0
@@ -199,6 +215,7 @@ class SaveDetector:
         if known is not None and event.size == known.size and not _newer(event.modified, known.modified):
             return None
         start = event.started if event.started is not None else event.modified
+        start = self._pointers_opened.pop(path, start)
         return self._place(FileRecord(path, event.t, start=_earliest(event.t, start)), path, event.t)
 
     def _on_deleted(self, event: FileEvent, path: str) -> None:
@@ -297,7 +314,9 @@ class SaveDetector:
 
     def _on_progress(self, progress: Progress) -> None:
         path = relative_to(progress.path, self.base)
-        if path is None or self._ignored(path) or layouts.is_pointer(path):
+        if path is None or self._ignored(path):
+            return
+        if layouts.is_pointer(path) and progress.size <= layouts.MAX_POINTER_BYTES:
             return
         save = self._saves.by_path.get(path) or self._resume(path, progress)
         if save is None:
@@ -316,11 +335,14 @@ class SaveDetector:
         known = self.inventory.get(path)
         if progress.writers == 0 or (known is not None and not progress.writers):
             return None
-        start = known.started if known is not None and known.started is not None else progress.t
+        start = self._pointers_opened.pop(path, progress.t)
+        if known is not None and known.started is not None:
+            start = known.started
         save = self._place(FileRecord(path, progress.t, start=start), path, progress.t)
         save.notes.add("reconciled")
         unit = self.inventory.unit(known.key) if known is not None and save.named else None
-        if unit is not None and not unit.complete:
+        if unit is not None:
+            unit.complete = False
             for earlier in sorted(unit.files - {path}):
                 self._include(save, earlier)
         return save

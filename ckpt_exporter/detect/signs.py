@@ -25,6 +25,14 @@ def note_sign(saves: OpenSaves, path: str, t: float) -> None:
         save.mark(t)
 
 
+def note_remote_commit(saves: OpenSaves, path: str) -> None:
+    """Note that another host wrote what commits the shards beside it."""
+    unit = layouts.locate(path, saves.layout)
+    save = saves.by_key.get(unit.key) if unit is not None else None
+    if save is not None and layouts.SHARDED_COMMIT.search(path):
+        save.commit_elsewhere(layouts.parent_of(path))
+
+
 def _note_pointer(saves: OpenSaves, path: str, t: float) -> None:
     parent, _, name = path.rpartition("/")
     beside = [s for s in saves.by_key.values() if parent in (s.holder, layouts.parent_of(s.key))]
