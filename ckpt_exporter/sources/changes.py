@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckpt_exporter.sources.filestat import local_writers
+from ckpt_exporter.sources.filestat import local_writers, lstat
 from ckpt_exporter.sources.inotify_calls import (
     IN_CLOSE_WRITE,
     IN_CREATE,
@@ -137,7 +137,7 @@ class Changes:
 
     def _created(self, node: Node, name: str, path: str, t: float) -> None:
         self._trees.disarm(node, t)
-        st = _lstat(path)
+        st = lstat(path)
         if st is None:
             if len(self._unseen) >= self._entry.settings.max_hints:
                 self._unseen.clear()
@@ -178,7 +178,7 @@ class Changes:
         self._trees.disarm(node, t)
         if path in self._active.by_path or _UNNAMED.fullmatch(name):
             return
-        st = _lstat(path)
+        st = lstat(path)
         if st is None or not stat.S_ISREG(st.st_mode):
             return
         hint = self.hints.pop(path, None)
@@ -192,7 +192,7 @@ class Changes:
             return
         known = node.file(name)
         if known is None:
-            st = _lstat(path)
+            st = lstat(path)
             if st is None or not stat.S_ISREG(st.st_mode):
                 return
             known = known_of(st)
@@ -204,7 +204,7 @@ class Changes:
     def check_hints(self, now: float) -> float:
         """Ask the opened files whether they are being written; return when to ask again."""
         for path, hint in list(self.hints.items()):
-            st = _lstat(path)
+            st = lstat(path)
             old = now - hint.t > self._entry.settings.hint_seconds
             if st is None or old or path in self._active.by_path:
                 del self.hints[path]
@@ -224,7 +224,7 @@ class Changes:
             file = self._active.by_key.get(key)
             if file is None:
                 return
-        st = _lstat(path if file is None else file.path)
+        st = lstat(path if file is None else file.path)
         if file is None:
             file = self._unannounced(node, name, path, t, st)
         elif st is not None and file.key is None:
@@ -269,7 +269,7 @@ class Changes:
         path = f"{node.path}/{name}"
         departure = self.departures.pop(cookie, None)
         self._displace_file(node, name, path, t)
-        st = _lstat(path)
+        st = lstat(path)
         hidden = self._entry.hidden(node.root.name, path)
         if departure is None:
             if st is not None and not hidden:
@@ -330,7 +330,7 @@ class Changes:
 
     def _new_directory(self, parent: Node, name: str, t: float) -> None:
         path = f"{parent.path}/{name}"
-        st = _lstat(path)
+        st = lstat(path)
         if st is None or not stat.S_ISDIR(st.st_mode):
             return
         child = parent.child(name)
@@ -370,7 +370,7 @@ class Changes:
     def _directory_arrived(self, node: Node, name: str, cookie: int, t: float) -> None:
         path = f"{node.path}/{name}"
         departure = self.departures.pop(cookie, None)
-        st = _lstat(path)
+        st = lstat(path)
         here = node.child(name)
         seen = here is not None and st is not None and here.inode == st.st_ino
         if not seen or (departure is not None and departure.child is not None):
@@ -406,7 +406,7 @@ class Changes:
     def _directory_deleted(self, node: Node, name: str, t: float) -> None:
         path = f"{node.path}/{name}"
         child = node.child(name)
-        st = _lstat(path)
+        st = lstat(path)
         if child is not None and (st is None or st.st_ino != child.inode):
             self._trees.remove(child, t, report=False)
         self._entry.file("deleted", path, t, is_dir=True)
@@ -464,12 +464,5 @@ class Changes:
 
     @staticmethod
     def _device(node: Node) -> int:
-        st = _lstat(node.path)
+        st = lstat(node.path)
         return st.st_dev if st is not None else 0
-
-
-def _lstat(path: str) -> os.stat_result | None:
-    try:
-        return os.lstat(path)
-    except OSError:
-        return None
