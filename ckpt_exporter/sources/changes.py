@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckpt_exporter.sources.filestat import local_writers
+from ckpt_exporter.sources.filestat import local_writers, lstat
 from ckpt_exporter.sources.inotify_calls import (
     IN_CLOSE_WRITE,
     IN_CREATE,
@@ -44,6 +44,7 @@ class Departure:
     child: Node | None = None
     known: KnownFile | None = None
     file: ActiveFile | None = None
+    unseen_t: float | None = None  # created then, and gone from its name before anyone could look
     files_at: str = ""  # the prefix under which the open files of a displaced directory are kept
 
 
@@ -72,6 +73,9 @@ class Changes:
         # While the tree is listed for the first time, a file may be created behind the lister's back.
         self.starting = False
         self._displaced: dict[tuple[Node, str], Departure] = {}
+        # Names that were gone when their CREATE was read; what they were (a file, a link), the next event
+        # about them shows.
+        self._unseen: dict[str, float] = {}
 
     # --- dispatch ---------------------------------------------------------------------------------------
 
@@ -114,9 +118,13 @@ class Changes:
         elif mask & IN_OPEN:
             self._opened(node, name, path, t)
         elif mask & IN_DELETE:
-            self._active.drop(path)
-            self.hints.pop(path, None)
-            self._tree.forget(node, name)
+            self._deleted(node, name, path, t)
+
+    def _deleted(self, node: Node, name: str, path: str, t: float) -> None:
+        self.hints.pop(path, None)
+        self._active.drop(path)
+        self._tree.forget(node, name)
+        if self._unseen.pop(path, None) is None:
             self._entry.file("deleted", path, t)
 
     def _quieten(self, node: Node, t: float) -> None:
@@ -129,11 +137,11 @@ class Changes:
 
     def _created(self, node: Node, name: str, path: str, t: float) -> None:
         self._trees.disarm(node, t)
-        st = _lstat(path)
+        st = lstat(path)
         if st is None:
-            # Renamed or removed already; the next events say which.
-            self._entry.file("create", path, t)
-            self._active.add(path, t, None)
+            if len(self._unseen) >= self._entry.settings.max_hints:
+                self._unseen.clear()
+            self._unseen[path] = t
         elif stat.S_ISLNK(st.st_mode):
             self._tree.remember(node, name, known_of(st))
             self._entry.file("link", path, t, st)
@@ -170,7 +178,7 @@ class Changes:
         self._trees.disarm(node, t)
         if path in self._active.by_path or _UNNAMED.fullmatch(name):
             return
-        st = _lstat(path)
+        st = lstat(path)
         if st is None or not stat.S_ISREG(st.st_mode):
             return
         hint = self.hints.pop(path, None)
@@ -184,7 +192,7 @@ class Changes:
             return
         known = node.file(name)
         if known is None:
-            st = _lstat(path)
+            st = lstat(path)
             if st is None or not stat.S_ISREG(st.st_mode):
                 return
             known = known_of(st)
@@ -196,7 +204,7 @@ class Changes:
     def check_hints(self, now: float) -> float:
         """Ask the opened files whether they are being written; return when to ask again."""
         for path, hint in list(self.hints.items()):
-            st = _lstat(path)
+            st = lstat(path)
             old = now - hint.t > self._entry.settings.hint_seconds
             if st is None or old or path in self._active.by_path:
                 del self.hints[path]
@@ -206,13 +214,17 @@ class Changes:
         return now + self._entry.settings.hint_interval_seconds if self.hints else float("inf")
 
     def _close_seen(self, node: Node, name: str, path: str, t: float) -> None:
+        created_at = self._unseen.pop(path, None)
+        if created_at is not None:
+            self._entry.file("create", path, created_at)
+            self._active.add(path, created_at, None)
         file = self._active.by_path.get(path)
         if file is None and _UNNAMED.fullmatch(name):
             key = (self._device(node), int(name[1:]))
             file = self._active.by_key.get(key)
             if file is None:
                 return
-        st = _lstat(path if file is None else file.path)
+        st = lstat(path if file is None else file.path)
         if file is None:
             file = self._unannounced(node, name, path, t, st)
         elif st is not None and file.key is None:
@@ -244,7 +256,7 @@ class Changes:
         self.hints.pop(path, None)
         departure = self._displaced.pop((node, name), None)
         if departure is None:
-            departure = Departure(node, name, path, t)
+            departure = Departure(node, name, path, t, unseen_t=self._unseen.pop(path, None))
             departure.file = self._active.drop(path)
             departure.known = self._tree.forget(node, name)
         departure.t = t
@@ -257,7 +269,7 @@ class Changes:
         path = f"{node.path}/{name}"
         departure = self.departures.pop(cookie, None)
         self._displace_file(node, name, path, t)
-        st = _lstat(path)
+        st = lstat(path)
         hidden = self._entry.hidden(node.root.name, path)
         if departure is None:
             if st is not None and not hidden:
@@ -270,17 +282,26 @@ class Changes:
     def _renamed(
         self, departure: Departure, node: Node, name: str, path: str, t: float, st: os.stat_result | None
     ) -> None:
+        if st is None and departure.unseen_t is not None:
+            self._unseen[path] = departure.unseen_t
+            return
         if st is not None and stat.S_ISLNK(st.st_mode):
             # A link that gets its final name carries no bytes.
             self._tree.remember(node, name, known_of(st))
-            self._entry.file("deleted", departure.path, t)
+            if departure.unseen_t is None:
+                self._entry.file("deleted", departure.path, t)
             self._entry.file("link", path, t, st)
             return
         if st is not None and not stat.S_ISREG(st.st_mode):
             return
         if st is not None:
             self._tree.remember(node, name, departure.known or known_of(st))
-        if departure.file is not None:
+        if departure.unseen_t is not None:
+            started = self._entry.started(path, departure.unseen_t)
+            self._entry.file("create", departure.path, departure.unseen_t, st, started=started)
+            self._active.add(path, departure.unseen_t, st)
+            self._trees.disarm(node, t)
+        elif departure.file is not None:
             self._active.put(departure.file, path, st)
             self._trees.disarm(node, t)
         self._entry.file("moved", departure.path, t, st, to=path)
@@ -309,7 +330,7 @@ class Changes:
 
     def _new_directory(self, parent: Node, name: str, t: float) -> None:
         path = f"{parent.path}/{name}"
-        st = _lstat(path)
+        st = lstat(path)
         if st is None or not stat.S_ISDIR(st.st_mode):
             return
         child = parent.child(name)
@@ -349,7 +370,7 @@ class Changes:
     def _directory_arrived(self, node: Node, name: str, cookie: int, t: float) -> None:
         path = f"{node.path}/{name}"
         departure = self.departures.pop(cookie, None)
-        st = _lstat(path)
+        st = lstat(path)
         here = node.child(name)
         seen = here is not None and st is not None and here.inode == st.st_ino
         if not seen or (departure is not None and departure.child is not None):
@@ -385,7 +406,7 @@ class Changes:
     def _directory_deleted(self, node: Node, name: str, t: float) -> None:
         path = f"{node.path}/{name}"
         child = node.child(name)
-        st = _lstat(path)
+        st = lstat(path)
         if child is not None and (st is None or st.st_ino != child.inode):
             self._trees.remove(child, t, report=False)
         self._entry.file("deleted", path, t, is_dir=True)
@@ -421,7 +442,8 @@ class Changes:
             self._forget_directory(departure)
         if key is not None and self._entry.shared.inodes.take_claim(key, departure.path):
             return
-        if not directory and self._entry.hidden(departure.parent.root.name, departure.path):
+        hidden = not directory and self._entry.hidden(departure.parent.root.name, departure.path)
+        if hidden or departure.unseen_t is not None:
             return
         self._entry.file("moved", departure.path, departure.t, to=None, is_dir=directory)
 
@@ -442,12 +464,5 @@ class Changes:
 
     @staticmethod
     def _device(node: Node) -> int:
-        st = _lstat(node.path)
+        st = lstat(node.path)
         return st.st_dev if st is not None else 0
-
-
-def _lstat(path: str) -> os.stat_result | None:
-    try:
-        return os.lstat(path)
-    except OSError:
-        return None

@@ -72,6 +72,14 @@ def inode_name(st: os.stat_result) -> str:
     return f"{os.major(st.st_dev)}:{os.minor(st.st_dev)}:{st.st_ino}"
 
 
+def lstat(path: str) -> os.stat_result | None:
+    """Return the stat result of a name itself, None when it can't be had."""
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
 def ignore_lease_signal() -> None:
     """Ignore SIGIO, which would kill this process when a writer opens a file during a lease probe.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from watchdog.utils.dirsnapshot import DirectorySnapshot, DirectorySnapshotDiff
 
 from ckpt_exporter.model import WatchStatus
+from ckpt_exporter.sources.filestat import lstat
 from ckpt_exporter.sources.progress import ActiveFile, ActiveFiles
 from ckpt_exporter.sources.rescan import OUTAGE_ERRORS
 from ckpt_exporter.sources.roots import expand
@@ -205,7 +206,7 @@ class PollEngine:
             self._modified(root, path, t)
 
     def _created(self, root: str, path: str, t: float, *, initial: bool) -> None:
-        st = _lstat(path)
+        st = lstat(path)
         if st is None:
             return
         if stat.S_ISDIR(st.st_mode):
@@ -224,7 +225,7 @@ class PollEngine:
                 self.active.add(path, t, st, evented=False)
 
     def _modified(self, root: str, path: str, t: float) -> None:
-        st = _lstat(path)
+        st = lstat(path)
         if st is None or path in self.active.by_path or self._entry.hidden(root, path):
             return
         self._entry.file("open", path, t, st, found=True)
@@ -236,7 +237,7 @@ class PollEngine:
             return
         for path in [before, *self.active.below(before)]:
             self.active.move(path, to + path[len(before) :])
-        self._entry.file("moved", before, t, _lstat(to), to=to, is_dir=is_dir, found=True)
+        self._entry.file("moved", before, t, lstat(to), to=to, is_dir=is_dir, found=True)
 
     def _deleted(self, root: str, path: str, t: float, *, is_dir: bool) -> None:
         if is_dir or not self._entry.hidden(root, path):
@@ -269,10 +270,3 @@ def _pairs(moves: object) -> list[tuple[str, str]]:
 def _implied(before: str, to: str, moved: list[tuple[str, str]]) -> bool:
     """Tell whether a move is part of one of a directory above."""
     return any(before.startswith(old + "/") and to == new + before[len(old) :] for old, new in moved)
-
-
-def _lstat(path: str) -> os.stat_result | None:
-    try:
-        return os.lstat(path)
-    except OSError:
-        return None

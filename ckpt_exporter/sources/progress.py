@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ckpt_exporter.model import Progress, ProgressMethod
-from ckpt_exporter.sources.filestat import data_bytes, inode_name, local_writers
+from ckpt_exporter.sources.filestat import data_bytes, inode_name, local_writers, lstat
 
 if TYPE_CHECKING:
     from ckpt_exporter.sources.entry import Entry, InodeKey
@@ -201,6 +201,8 @@ class ActiveFiles:
         changed = self._take_in(file, st, now)
         position = self._position(file, st, changed=changed)
         if self._writers(file, st, now) == 0:
+            st = lstat(file.path) or st  # it may have grown between the two questions
+            position = st.st_size if file.method == "size" else position
             self._emit(file, st, now, position)
             self._close(file, st, now)
         elif (changed and file.fresh) or now - file.emitted_at >= self._settings.progress_repeat_seconds:
@@ -244,7 +246,7 @@ class ActiveFiles:
         if not held:
             file.closing = t
             self.drop(file.path)
-            self._closed(file, st, t)
+            self._closed(file, st if st is None else lstat(file.path) or st, t)
             return
         file.closing = t
         self.urgent = True

@@ -132,7 +132,7 @@ class RootWatch:
         if root.identity == identity:
             return None
         if root.identity is not None:
-            self.lose(root, t, "mount_changed" if st.st_dev != root.device else "root_lost")
+            self.lose(root, t, "mount_changed" if st.st_dev != root.identity[0] else "root_lost")
         try:
             return self._open(root, st, t)
         except OutageError as error:
