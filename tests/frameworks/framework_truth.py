@@ -46,8 +46,8 @@ Scrape = dict[tuple[str, str], float]
 
 
 def parse_truths(stdout: str) -> list[Truth]:
-    """Return the saves a writer printed, in the order in which they ended."""
-    rows = [json.loads(line) for line in stdout.splitlines() if line]
+    """Return the saves a writer printed, in the order in which they ended; frameworks print other lines."""
+    rows = [json.loads(line) for line in stdout.splitlines() if line.startswith('{"step": ')]
     return sorted((_select(Truth, row) for row in rows), key=lambda truth: truth.end_unix)
 
 

@@ -126,7 +126,7 @@ def test_replay_output_is_read_per_directory_in_order_of_end() -> None:
 
 
 def test_writer_output_is_read_in_order_of_end() -> None:
-    """Truth lines are sorted by the wall-clock end, which overlapping saves need not print in order."""
+    """Truth lines are sorted by their end, and what a framework prints between them is passed over."""
     row = {
         "path": "p",
         "start_unix": 0.0,
@@ -135,5 +135,6 @@ def test_writer_output_is_read_in_order_of_end() -> None:
         "files": 1,
         "call_seconds": 1.0,
     }
-    lines = [json.dumps(row | {"step": step, "end_unix": end}) for step, end in ((2, 8.0), (1, 7.0))]
+    lines = [json.dumps({"step": step, "end_unix": end} | row) for step, end in ((2, 8.0), (1, 7.0))]
+    lines.insert(1, "{'loss': 2.5}")
     assert [truth.step for truth in parse_truths("\n".join(lines) + "\n")] == [1, 2]

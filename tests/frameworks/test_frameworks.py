@@ -6,10 +6,13 @@ result and step exactly, bytes and files exactly, each duration within 50 ms or 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+OTHER_FILE_SYSTEM = "/dev/shm"  # memory, so never the one that the tests' directory is on
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(360)]
 
@@ -58,3 +61,30 @@ def test_torch_distributed_checkpoint(measure_rightly: Measure) -> None:
 def test_asynchronous_torch_distributed_checkpoint(measure_rightly: Measure) -> None:
     """A save written in the background lasts until its metadata stands, not until the call returns."""
     measure_rightly("torch_dcp", "async", needs=("torch",), saves=3)
+
+
+def test_lightning_moved_in_by_a_rename(measure_rightly: Measure) -> None:
+    """A file renamed in from outside the watched tree has its bytes counted and no duration at all."""
+    measure_rightly("lightning_save", needs=("torch", "lightning"), saves=3)
+
+
+@pytest.mark.skipif(not os.path.isdir(OTHER_FILE_SYSTEM), reason=f"{OTHER_FILE_SYSTEM} is not there")
+def test_lightning_copied_in_from_another_file_system(measure_rightly: Measure) -> None:
+    """A checkpoint copied in lasts as long as the copy, which at its end sets an older modification time."""
+    environment = {"TMPDIR": OTHER_FILE_SYSTEM}
+    measure_rightly("lightning_save", needs=("torch", "lightning"), environment=environment, saves=3)
+
+
+def test_keras_of_one_file_per_epoch(measure_rightly: Measure) -> None:
+    """One .keras file per epoch is one save each, with the epoch as its step."""
+    measure_rightly("keras_save", needs=("torch", "keras"), saves=3)
+
+
+def test_deepspeed_zero_on_two_ranks(measure_rightly: Measure) -> None:
+    """The files of both ranks are one save of their step's directory; the file named latest is no save."""
+    measure_rightly("deepspeed_save", needs=("torch", "deepspeed"), saves=3)
+
+
+def test_orbax_in_the_background(measure_rightly: Measure) -> None:
+    """A directory written under a temporary name is one save with the step of the name it is renamed to."""
+    measure_rightly("orbax_save", needs=("jax", "orbax"), saves=3)

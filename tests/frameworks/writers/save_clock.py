@@ -55,7 +55,7 @@ class SaveClock:
 
     def __init__(self, root: str, commit_name: str | None = None) -> None:
         self._root = os.path.realpath(root) + os.sep
-        self._commit_name = commit_name
+        self.commit_name = commit_name
         self._called = 0.0
         self._opened: float | None = None
         self._committed: float | None = None
@@ -68,7 +68,7 @@ class SaveClock:
                 self.mark_open()
         elif event == "os.rename":
             target = args[1]
-            if self._is_below(target) and os.path.basename(os.fsdecode(target)) == self._commit_name:  # type: ignore[arg-type]
+            if self._is_below(target) and os.path.basename(os.fsdecode(target)) == self.commit_name:  # type: ignore[arg-type]
                 self.mark_commit()
 
     def _is_below(self, path: object) -> bool:
@@ -121,7 +121,7 @@ def print_truth(step: int | None, path: str, times: SaveTimes, *, timed: bool = 
         "bytes": size_bytes,
         "files": files,
     }
-    print(json.dumps(truth), file=sys.__stdout__, flush=True)  # frameworks may redirect sys.stdout
+    print(json.dumps(truth), flush=True)
 
 
 def tree_size(path: str) -> tuple[int, int]:

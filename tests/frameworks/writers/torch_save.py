@@ -1,9 +1,9 @@
 """Write checkpoints with ``torch.save``: ``torch_save.py ROOT steps|directories|overwrite``.
 
 ``torch.save`` opens its file in C++, first thing in the call, and closes it last, so the call's own
-boundaries are the truth. Writing over an older file takes longer than its writes: the open frees the old pages,
-and on ext4 the close starts the write-back of the new ones (mount option ``auto_da_alloc``), which takes its
-time after the kernel has already reported the close.
+boundaries are the truth. Writing over an older file takes longer than its writes: the open frees the old
+pages, and on ext4 the close starts the write-back of the new ones (mount option ``auto_da_alloc``), which
+goes on for a while after the kernel has reported the close.
 """
 
 from __future__ import annotations
