@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -72,14 +73,16 @@ class Exporter:
         self._record = os.path.join(scratch, "record.jsonl")
         self._log = os.path.join(scratch, "exporter.log")
         with open(self._config, "w", encoding="utf-8") as file:
-            file.write(f"detect:\n  quiet_seconds: {QUIET_SECONDS}\n")
+            json.dump(  # JSON is YAML, and quotes any path; replay needs the directory in the file too
+                {
+                    "directories": [{"name": DIRECTORY, "path": watched}],
+                    "detect": {"quiet_seconds": QUIET_SECONDS},
+                },
+                file,
+            )
         address = f"127.0.0.1:{free_port()}"
         self._url = f"http://{address}"
-        arguments = [
-            f"--config.file={self._config}",
-            f"--watch={DIRECTORY}={watched}",
-            f"--record.path={self._record}",
-        ]
+        arguments = [f"--config.file={self._config}", f"--record.path={self._record}"]
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
                 [*_program(), "run", *arguments, f"--web.listen-address={address}"], stdout=log, stderr=log
