@@ -140,9 +140,12 @@ class FileRecord:
 
 
 def _position(progress: Progress) -> int:
-    """Read how many bytes are in the file: what the source says, else the lesser of size and allocation."""
+    """Read how many bytes are in the file: what the source says, else the lesser of size and allocation.
+
+    Never more than its size: a writer's I/O may include its other files.
+    """
     if progress.position is not None:
-        return progress.position
+        return min(progress.position, progress.size)
     if progress.allocated is not None:
         return min(progress.size, progress.allocated)
     return progress.size
