@@ -18,7 +18,9 @@ from ckpt_exporter.model import (
     Progress,
     Save,
     Snapshot,
+    Space,
     StorageStatus,
+    WatchChange,
     Writers,
 )
 
@@ -195,8 +197,10 @@ class Ledger:
             book = self._owner(fact.path)
         elif isinstance(fact, Writers):
             return self._route_writers(fact)
-        else:
+        elif isinstance(fact, (Space, WatchChange)):
             book = self._books.get(fact.directory)
+        else:
+            return []
         return book.detector.feed(fact) if book is not None else []
 
     def _route_writers(self, writers: Writers) -> list[Save]:

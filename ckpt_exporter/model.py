@@ -96,6 +96,7 @@ class Writers:
 
     ``run_id`` is the scheduler's job id, or None; ``scheduler`` is ``slurm``, ``kubernetes``, ...
     or None; ``run`` is a short stable name for people. ``alive`` is False once every one of ``pids`` ended.
+    ``gpus`` are the indices of the GPUs that the run holds; None when that could not be found out.
     """
 
     t: float
@@ -107,6 +108,7 @@ class Writers:
     commands: tuple[str, ...] = ()
     alive: bool = True
     paths: tuple[str, ...] = ()
+    gpus: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,56 @@ class Space:
     directory: str
     available: int
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """One GPU as it is when its source (re)starts. ``uuid`` is its identity, ``gpu`` its present index.
+
+    ``limit_w`` is the enforced power limit in watts; ``power_smoothing`` tells that the GPU may hold its
+    power up on purpose, so that power says nothing about work; None unknown.
+    """
+
+    gpu: int
+    uuid: str
+    name: str = ""
+    driver: str = ""
+    limit_w: float | None = None
+    mig: bool = False
+    power_smoothing: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One reading of one GPU; shares are 0..1, power in watts, None where the GPU does not tell.
+
+    ``power_window_s`` is the time over which the driver averaged ``power_w`` (0: instantaneous). ``sm``,
+    ``tensor`` and ``dram`` are shares of active streaming multiprocessors, tensor cores and memory
+    bandwidth. ``processes`` counts compute processes; ``error`` says why the GPU could not be read.
+    """
+
+    t: float
+    gpu: int
+    uuid: str = ""
+    util: float | None = None
+    mem_util: float | None = None
+    power_w: float | None = None
+    power_window_s: float | None = None
+    sm: float | None = None
+    tensor: float | None = None
+    dram: float | None = None
+    pcie_bytes_per_second: float | None = None
+    limit_w: float | None = None
+    processes: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSet:
+    """The GPUs that a source sees from ``t`` on (its first fact, and after every change)."""
+
+    t: float
+    gpus: tuple[GpuInfo, ...]
 
 
 WatchEvent = Literal["up", "down", "overflow", "rescan"]
@@ -132,7 +184,7 @@ class WatchChange:
     reason: str = ""
 
 
-Fact = Union[FileEvent, Progress, Writers, Space, WatchChange]  # noqa: UP007 (a runtime alias on 3.10)
+Fact = Union[FileEvent, Progress, Writers, Space, WatchChange, GpuSample, GpuSet]  # noqa: UP007 (a runtime alias on 3.10)
 
 # --- what the detector makes of them
 
@@ -184,6 +236,69 @@ class OpenSave:
     open_files: int
     last_byte: float
     stalled: bool
+
+
+ActivitySource = Literal["gpm", "power", "power_utilization", "utilization"]
+Quality = Literal["high", "low"]
+BubblePhase = Literal["before_write", "writing", "write_gap", "after_write"]
+SkipReason = Literal["no_gpu", "no_baseline", "sampler_gap", "low_quality"]
+StallCause = Literal["checkpoint_save", "checkpoint_load", "data_loading", "communication", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bubble:
+    """GPU activity lost to one save. Either ``skipped`` says why there is no figure, or the others hold.
+
+    ``gpu_seconds`` and ``drag_gpu_seconds`` are per GPU index; ``seconds`` is the mean over the
+    run's GPUs and ``phases`` splits it; ``start`` and ``end`` are the dip's edges as the GPUs show them;
+    ``depth`` is the mean share of activity lost between them.
+    """
+
+    directory: str
+    save_path: str
+    save_end: float
+    skipped: SkipReason | None = None
+    seconds: float | None = None
+    gpu_seconds: dict[int, float] = field(default_factory=dict)
+    drag_gpu_seconds: dict[int, float] = field(default_factory=dict)
+    phases: dict[BubblePhase, float] = field(default_factory=dict)
+    start: float | None = None
+    end: float | None = None
+    depth: float | None = None
+    source: ActivitySource | None = None
+    quality: Quality | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A stretch of lost activity on one GPU of a training run; ``seconds`` is its area, not its length."""
+
+    gpu: int
+    start: float
+    end: float
+    cause: StallCause
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuStatus:
+    """What the readers may know about one GPU. Counters are seconds; unknown readings are None.
+
+    ``bubble_seconds`` and ``drag_seconds`` are by directory, ``stall_seconds`` by cause.
+    """
+
+    info: GpuInfo
+    up: bool
+    activity: float | None = None
+    util: float | None = None
+    power_w: float | None = None
+    source: ActivitySource | None = None
+    quality: Quality | None = None
+    observed_seconds: float = 0.0
+    bubble_seconds: dict[str, float] = field(default_factory=dict)
+    drag_seconds: dict[str, float] = field(default_factory=dict)
+    stall_seconds: dict[str, float] = field(default_factory=dict)
 
 
 # --- storage

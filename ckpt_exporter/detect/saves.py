@@ -70,7 +70,7 @@ class SaveDetector:
             self._on_writers(fact)
         elif isinstance(fact, Space):
             self._space = fact
-        else:
+        elif isinstance(fact, WatchChange):
             self._on_watch_change(fact)
         return self._handed_out()
 

@@ -203,7 +203,9 @@ def mounts(tmp_path) -> Iterator[Callable[[Path], None]]:
 
     def mount(where: Path) -> None:
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=16m", "ckpt-test", str(where)], check=False, capture_output=True
+            ["mount", "-t", "tmpfs", "-o", "size=16m", "ckpt-test", str(where)],
+            check=False,
+            capture_output=True,
         )
         if done.returncode != 0:
             pytest.skip(f"can't mount here: {done.stderr.decode().strip()}")
@@ -315,5 +317,9 @@ def test_initial_files_of_a_late_root_are_initial(tmp_path) -> None:
         os.rename(staged, root)
         put(root / "new")
         watched.seen.wait(lambda: watched.seen.kinds(str(root / "new"))[-1:] == ["close_write"])
-        found = [fact for fact in watched.seen.facts if isinstance(fact, FileEvent) and fact.path == str(root / "old")]
+        found = [
+            fact
+            for fact in watched.seen.facts
+            if isinstance(fact, FileEvent) and fact.path == str(root / "old")
+        ]
         assert [fact.initial for fact in found] == [True]

@@ -230,9 +230,9 @@ def test_what_was_there_at_the_start_is_marked(tmp_path) -> None:
     os.symlink("step-1", tmp_path / "latest")
     with watching(str(tmp_path)) as watched:
         initial = [fact for fact in watched.seen.facts if isinstance(fact, FileEvent)]
-        assert [(fact.event, fact.path, fact.initial, fact.size) for fact in initial if fact.event == "create"] == [
-            ("create", str(tmp_path / "step-1" / "old"), True, 7)
-        ]
+        assert [
+            (fact.event, fact.path, fact.initial, fact.size) for fact in initial if fact.event == "create"
+        ] == [("create", str(tmp_path / "step-1" / "old"), True, 7)]
         assert [(fact.path, fact.initial) for fact in initial if fact.event == "link"] == [
             (str(tmp_path / "latest"), True)
         ]
