@@ -86,6 +86,23 @@ class Arrivals:
         self._chunks = halved
 
 
+class Meter:
+    """Live counters of one directory: bytes seen arriving, and the time in which bytes were flowing."""
+
+    def __init__(self) -> None:
+        self.written_bytes = 0
+        self.write_active_seconds = 0.0
+        self._active_until = float("-inf")
+
+    def add(self, size_bytes: int, chunk: Chunk) -> None:
+        """Add bytes that arrived during ``chunk``; time in which several files grew counts once."""
+        self.written_bytes += size_bytes
+        begin = max(chunk.start, self._active_until)
+        if chunk.end > begin:
+            self.write_active_seconds += chunk.end - begin
+            self._active_until = chunk.end
+
+
 def _alike(first: Chunk, second: Chunk) -> bool:
     first_seconds, second_seconds = first.end - first.start, second.end - second.start
     if first_seconds <= 0 or second_seconds <= 0 or second.start - first.end > 1e-6:

@@ -93,6 +93,12 @@ class SaveInProgress:
         self._note_open(record)
         self.touch(t)
 
+    def arrived(self, record: FileRecord, size_bytes: int) -> None:
+        """Note that bytes of a file arrived."""
+        self.bytes_arrived += size_bytes
+        self.last_byte = max(self.last_byte, record.last_byte)
+        self.touch(record.last_byte)
+
     def mark(self, t: float) -> None:
         """Note a sign of commit at ``t``."""
         self.marker_at = t if self.marker_at is None else max(self.marker_at, t)

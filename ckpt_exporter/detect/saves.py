@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ckpt_exporter.detect import layouts
+from ckpt_exporter.detect.bandwidth import Meter
 from ckpt_exporter.detect.files import FileRecord
 from ckpt_exporter.detect.grouping import OpenSaves
 from ckpt_exporter.detect.inventory import Inventory, KnownFile
 from ckpt_exporter.detect.places import fixed_prefix, relative_to
 from ckpt_exporter.detect.progress import SaveInProgress, joined_late
+from ckpt_exporter.detect.resume import resume
 from ckpt_exporter.detect.signs import begin_unfinished, end_unfinished, note_remote_commit, note_sign
 from ckpt_exporter.detect.verdict import EarlierSaves, big_enough, is_due, judge, take_stock
 from ckpt_exporter.model import (
@@ -38,12 +40,10 @@ class SaveDetector:
         self.settings = settings
         self.base = fixed_prefix(directory.path)
         self.inventory = Inventory()
-        self.written_bytes = 0
-        self.write_active_seconds = 0.0
+        self.meter = Meter()
         self._saves = OpenSaves(directory.layout, self._end)
         self._earlier = EarlierSaves()
         self._space: Space | None = None
-        self._active_until = float("-inf")
         self._scanned = False
         self._pointers_opened: dict[str, float] = {}
         self._ended: list[Save] = []
@@ -318,7 +318,7 @@ class SaveDetector:
             return
         if layouts.is_pointer(path) and progress.size <= layouts.MAX_POINTER_BYTES:
             return
-        save = self._saves.by_path.get(path) or self._resume(path, progress)
+        save = self._saves.by_path.get(path) or self._resumed(path, progress)
         if save is None:
             return
         record = save.files[path]
@@ -330,46 +330,19 @@ class SaveDetector:
         elif record.open and progress.writers:
             record.changed_at = max(record.changed_at, progress.t)
 
-    def _resume(self, path: str, progress: Progress) -> SaveInProgress | None:
-        """Pick up a save that was being written before watching began; None if nobody writes the file."""
+    def _resumed(self, path: str, progress: Progress) -> SaveInProgress | None:
         known = self.inventory.get(path)
         if progress.writers == 0 or (known is not None and not progress.writers):
-            return None
+            return None  # nobody writes it
         start = self._pointers_opened.pop(path, progress.t)
-        if known is not None and known.started is not None:
-            start = known.started
-        save = self._place(FileRecord(path, progress.t, start=start), path, progress.t)
-        save.notes.add("reconciled")
-        unit = self.inventory.unit(known.key) if known is not None and save.named else None
-        if unit is not None:
-            unit.complete = False
-            for earlier in sorted(unit.files - {path}):
-                self._include(save, earlier)
-        return save
-
-    def _include(self, save: SaveInProgress, path: str) -> None:
-        """Add a file of a save that was finished before watching began in the middle of it."""
-        known = self.inventory.get(path)
-        if known is None or path in self._saves.by_path:
-            return
-        closed_at = known.modified if known.modified is not None else save.start
-        record = FileRecord(path, closed_at, start=_earliest(closed_at, known.started))
-        record.close(closed_at, known.size, known.modified)
-        self._place(record, path, closed_at)
+        quiet = self.settings.quiet_seconds
+        return resume(self._saves, self.inventory, path, progress, start=start, quiet_seconds=quiet)
 
     def _count(self, save: SaveInProgress, record: FileRecord, arrived: int) -> None:
-        """Add newly arrived bytes, and the time they took, to the live counters."""
-        if arrived <= 0:
-            return
-        self.written_bytes += arrived
-        save.bytes_arrived += arrived
-        save.last_byte = max(save.last_byte, record.last_byte)
-        chunk = record.arrivals.last
-        begin = max(chunk.start, self._active_until)
-        if chunk.end > begin:
-            self.write_active_seconds += chunk.end - begin
-            self._active_until = chunk.end
-        save.touch(record.last_byte)
+        """Add newly arrived bytes to their save and to the live counters."""
+        if arrived > 0:
+            self.meter.add(arrived, record.arrivals.last)
+            save.arrived(record, arrived)
 
     def knows_any(self, pids: Iterable[int]) -> bool:
         """Tell whether one of these processes writes a save that is open."""
@@ -384,7 +357,7 @@ class SaveDetector:
                 save.add_writers(writers)
 
     def _on_watch_change(self, change: WatchChange) -> None:
-        if change.event in ("overflow", "rescan") and change.reason != "start":
+        if change.event in ("overflow", "rescan") and change.reason not in ("start", "periodic"):
             for save in self._saves.by_key.values():
                 save.notes.add("reconciled")
         if change.event == "rescan" and change.reason == "start":

@@ -76,10 +76,10 @@ def test_live_counters_only_grow_and_end_at_the_truth(history: History) -> None:
     story = told(history)
 
     arrived = sum(t.bytes for t in history.truths if t.duration_known)
-    extra = story.detector.written_bytes - arrived
+    extra = story.detector.meter.written_bytes - arrived
     # Pointer files of 12 bytes are signals, not data.
     assert 0 <= extra <= 12 * len(history.truths)
-    assert 0 <= story.detector.write_active_seconds <= story.now
+    assert 0 <= story.detector.meter.write_active_seconds <= story.now
 
 
 chunks = st.lists(

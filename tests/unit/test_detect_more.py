@@ -110,11 +110,11 @@ def test_overwriting_in_place_without_truncating() -> None:
     story = Story().write("model.pt", 0, 1, 10 * MB).at(30)
     story.open("model.pt", size=10 * MB)
     story.at(31).progress("model.pt", 10 * MB, position=5 * MB, method="descriptor")
-    assert story.detector.written_bytes == 15 * MB
+    assert story.detector.meter.written_bytes == 15 * MB
     story.at(32).close("model.pt", 10 * MB, modified=31.9).at(60)
 
     assert [(s.bytes, s.start, s.end) for s in story.saves] == [(10 * MB, 0, 1), (10 * MB, 30, 32)]
-    assert story.detector.written_bytes == 20 * MB
+    assert story.detector.meter.written_bytes == 20 * MB
 
 
 def test_appending_counts_only_what_was_added() -> None:
@@ -207,6 +207,8 @@ def test_start_in_the_middle_of_a_save() -> None:
     (save,) = story.saves
     assert (save.start, save.end, save.bytes, save.files) == (80, 103, 11 * MB, 2)
     assert save.notes == ("reconciled",)
+    # Seen arriving were only the bytes after the first look, at four megabytes.
+    assert story.detector.meter.written_bytes == 2 * MB
 
 
 def test_old_checkpoints_found_at_the_start_are_retained_not_saved() -> None:
@@ -283,7 +285,7 @@ def test_users_ignore_patterns_exclude_files() -> None:
     )
 
     assert story.at(60).saves == []
-    assert story.detector.written_bytes == 0
+    assert story.detector.meter.written_bytes == 0
 
 
 def test_stop_counts_what_is_committed_and_leaves_the_rest() -> None:
