@@ -7,18 +7,16 @@ import errno
 import logging
 import os
 import select
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ckpt_exporter.model import WatchStatus
+from ckpt_exporter.sources.canary import Canary
 from ckpt_exporter.sources.changes import Changes
 from ckpt_exporter.sources.filestat import mount_points
 from ckpt_exporter.sources.inotify_calls import (
-    IN_CREATE,
-    IN_DELETE,
     IN_DELETE_SELF,
     IN_IGNORED,
     IN_MOVE_SELF,
@@ -69,10 +67,7 @@ class InotifyEngine:
         self._wake = -1
         self._mounts_fd = -1
         self._mounts = set(mount_points(entry.shared.mountinfo))
-        self._canary_wd = -1
-        self._canary_dir = ""
-        self._canary_until = _NEVER
-        self._canary_failures = 0
+        self._canary = Canary(entry)
         self._reconcile_cost = 0.0
         self._due: dict[Job, float] = {}
 
@@ -98,7 +93,7 @@ class InotifyEngine:
             self._poll_unwatched: _NEVER,
             self._retry_watches: now + self._settings.retry_seconds,
             self._reconcile: now + self._settings.reconcile_seconds,
-            self._canary: now + self._settings.canary_seconds,
+            self._sing: now + self._settings.canary_seconds,
         }
 
     def _open_instance(self) -> None:
@@ -116,7 +111,7 @@ class InotifyEngine:
             )
             raise NoInotifyError(str(error)) from error
         self._poll.register(self.trees.fd, select.POLLIN)
-        self._make_canary()
+        self._canary.open(self.trees.fd)
 
     def close(self) -> None:
         """Give back every descriptor and the canary's directory."""
@@ -132,10 +127,7 @@ class InotifyEngine:
             self._poll.unregister(self.trees.fd)
             os.close(self.trees.fd)
             self.trees.fd = -1
-        if self._canary_dir:
-            with contextlib.suppress(OSError):
-                os.rmdir(self._canary_dir)
-            self._canary_dir = ""
+        self._canary.close()
 
     def wake(self) -> None:
         """Make ``step`` return soon; callable from any thread."""
@@ -199,10 +191,9 @@ class InotifyEngine:
             time.sleep(self._settings.batch_sleep_seconds)
 
     def _take(self, event: RawEvent, t: float) -> None:
-        if event.wd == self._canary_wd:
-            if event.mask & (IN_CREATE | IN_DELETE):
-                self._canary_until, self._canary_failures = _NEVER, 0
-                self._due[self._canary] = t + self._settings.canary_seconds
+        if event.wd == self._canary.wd:
+            if self._canary.heard(event):
+                self._due[self._sing] = t + self._settings.canary_seconds
             return
         self.roots.handle(event)
         node = self.trees.tree.by_wd.get(event.wd)
@@ -459,45 +450,23 @@ class InotifyEngine:
 
     # --- canary -----------------------------------------------------------------------------------------
 
-    def _make_canary(self) -> None:
-        """Watch a private directory on this instance: an event from it proves that events arrive."""
-        self._canary_wd, self._canary_until = -1, _NEVER
-        parents = [self._entry.shared.canary_parent, os.environ.get("RUNTIME_DIRECTORY"), "/run", None]
-        for parent in parents:
-            if parent == "/run" and not os.access(parent, os.W_OK):
-                continue
-            with contextlib.suppress(OSError):
-                self._canary_dir = tempfile.mkdtemp(prefix="ckpt-exporter-", dir=parent)
-                path = os.fsencode(self._canary_dir)
-                self._canary_wd = self._calls.add_watch(self.trees.fd, path, IN_CREATE | IN_DELETE)
-                return
-
-    def _canary(self, now: float) -> float:
-        if self._canary_wd < 0:
-            return now + self._settings.canary_seconds
-        if self._canary_until <= now:
-            return self._canary_failed(now)
-        try:
-            path = os.path.join(self._canary_dir, "canary")
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-            os.unlink(path)
-        except OSError:
-            return now + self._settings.canary_seconds  # says nothing about inotify
-        self._canary_until = now + self._settings.canary_wait_seconds
+    def _sing(self, now: float) -> float:
+        if self._canary.is_overdue(now):
+            # Events may wait behind a long scan: only an empty queue without the canary's event counts.
+            self.read_events(now)
+            if self._canary.is_overdue(now):
+                return self._deaf(now)
         self._entry.beat()
-        return self._canary_until
+        return self._canary.sing(now)
 
-    def _canary_failed(self, now: float) -> float:
-        # Events may wait behind a long scan: only an empty queue without the canary's event counts.
-        self.read_events(now)
-        if self._canary_until == _NEVER:
-            return now + self._settings.canary_seconds
-        self._canary_failures += 1
+    def _deaf(self, now: float) -> float:
+        failures = self._canary.failures + 1
         self._entry.log(logging.WARNING, "inotify delivers no events: starting it anew", every_seconds=60)
         self.rebuild("canary")
-        if self._canary_failures >= 2:
+        self._canary.failures = failures
+        if failures >= 2:
             raise NoInotifyError("inotify delivers no events")
-        return now + self._settings.canary_wait_seconds
+        return now
 
     # --- starting over ----------------------------------------------------------------------------------
 

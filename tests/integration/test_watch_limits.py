@@ -82,7 +82,11 @@ def test_an_overflow_in_a_save_loses_nothing(tmp_path, short_queue: int) -> None
         watched.seen.wait(lambda: not watched.source.saving("run"))
         created = [event.path for event in watched.seen.events() if event.event == "create"]
         assert len(created) == len(set(created)) == 2002
-        sizes = {event.size for event in watched.seen.events() if event.path in expected and event.event == "close_write"}
+        sizes = {
+            event.size
+            for event in watched.seen.events()
+            if event.path in expected and event.event == "close_write"
+        }
         assert sizes == {100}
         gone = [event.path for event in watched.seen.events() if event.event == "deleted"]
         assert gone in ([watched.path("old/gone")], [watched.path("renamed/gone")])
@@ -139,9 +143,10 @@ def test_beyond_the_watch_limit_the_rest_is_polled(tmp_path, caplog: pytest.LogC
     """With watches for half of the tree: coverage says so, the log names the sysctl, polled files are seen."""
     for index in range(40):
         (tmp_path / f"step-{index}").mkdir()
-    with caplog.at_level(logging.WARNING, "ckpt_exporter.watch"), watching(
-        str(tmp_path), calls=FewWatches(22)
-    ) as watched:
+    with (
+        caplog.at_level(logging.WARNING, "ckpt_exporter.watch"),
+        watching(str(tmp_path), calls=FewWatches(22)) as watched,
+    ):
         status = watched.source.statuses()[0]
         assert status.limit_reached
         assert status.watched_directories == 21  # one watch is the canary's
@@ -175,9 +180,10 @@ def test_without_an_instance_it_polls_and_comes_back(tmp_path, caplog: pytest.Lo
     """EMFILE from inotify_init: saves are found by polling, the sysctl is named, inotify returns later."""
     calls = NoInstances()
     put(str(tmp_path / "old"))
-    with caplog.at_level(logging.WARNING, "ckpt_exporter.watch"), watching(
-        str(tmp_path), calls=calls, settings=fast(retry_seconds=1.0)
-    ) as watched:
+    with (
+        caplog.at_level(logging.WARNING, "ckpt_exporter.watch"),
+        watching(str(tmp_path), calls=calls, settings=fast(retry_seconds=1.0)) as watched,
+    ):
         assert watched.source.statuses()[0].backend == "poll"
         os.mkdir(watched.path("step-1"))
         path = watched.path("step-1/model.pt")
@@ -190,7 +196,9 @@ def test_without_an_instance_it_polls_and_comes_back(tmp_path, caplog: pytest.Lo
         assert (created.found, done.found, done.size) == (True, True, 300_000)
         assert watched.seen.progress(path)
         os.rename(watched.path("step-1"), watched.path("step-2"))
-        watched.seen.wait(lambda: [e for e in watched.seen.facts if getattr(e, "to", None) == watched.path("step-2")])
+        watched.seen.wait(
+            lambda: [e for e in watched.seen.facts if getattr(e, "to", None) == watched.path("step-2")]
+        )
         calls.allowed.set()
         watched.seen.wait(lambda: watched.source.statuses()[0].backend == "inotify")
         watched.seen.wait(lambda: watched.source.counters().rescans.get("inotify"))

@@ -42,7 +42,7 @@ def test_a_missing_root_is_watched_as_soon_as_it_appears(tmp_path) -> None:
 
 
 def test_a_removed_root_is_watched_again_when_it_is_back(tmp_path) -> None:
-    """rm -r of the root and mkdir of it again: down, up, a rescan, and the next save is seen."""
+    """Rm -r of the root and mkdir of it again: down, up, a rescan, and the next save is seen."""
     root = tmp_path / "root"
     root.mkdir()
     put(root / "old")
@@ -203,7 +203,9 @@ def mounts(tmp_path) -> Iterator[Callable[[Path], None]]:
 
     def mount(where: Path) -> None:
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=16m", "ckpt-test", str(where)], check=False, capture_output=True
+            ["mount", "-t", "tmpfs", "-o", "size=16m", "ckpt-test", str(where)],
+            check=False,
+            capture_output=True,
         )
         if done.returncode != 0:
             pytest.skip(f"can't mount here: {done.stderr.decode().strip()}")
@@ -315,5 +317,9 @@ def test_initial_files_of_a_late_root_are_initial(tmp_path) -> None:
         os.rename(staged, root)
         put(root / "new")
         watched.seen.wait(lambda: watched.seen.kinds(str(root / "new"))[-1:] == ["close_write"])
-        found = [fact for fact in watched.seen.facts if isinstance(fact, FileEvent) and fact.path == str(root / "old")]
+        found = [
+            fact
+            for fact in watched.seen.facts
+            if isinstance(fact, FileEvent) and fact.path == str(root / "old")
+        ]
         assert [fact.initial for fact in found] == [True]

@@ -115,7 +115,7 @@ def test_a_directory_from_outside_brings_its_files(tmp_path) -> None:
 
 
 def test_rotation_that_moves_away_makes_anew_and_removes_both(tmp_path) -> None:
-    """mv latest elsewhere, write latest again, remove both: the pattern that kills watchdog's own reader."""
+    """Mv latest elsewhere, write latest again, remove both: the pattern that kills watchdog's own reader."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / "latest").mkdir(parents=True)
     outside.mkdir()
@@ -188,7 +188,7 @@ def test_a_file_renamed_between_two_watched_directories_is_one_move(tmp_path) ->
 
 
 def test_deleting_a_tree_reports_each_file_once(tmp_path) -> None:
-    """rmtree gives one delete for every file and one for the directory, and frees its watches."""
+    """Rmtree gives one delete for every file and one for the directory, and frees its watches."""
     with watching(str(tmp_path)) as watched:
         folder = watched.path("step-1/sub")
         os.makedirs(folder)
@@ -230,9 +230,9 @@ def test_what_was_there_at_the_start_is_marked(tmp_path) -> None:
     os.symlink("step-1", tmp_path / "latest")
     with watching(str(tmp_path)) as watched:
         initial = [fact for fact in watched.seen.facts if isinstance(fact, FileEvent)]
-        assert [(fact.event, fact.path, fact.initial, fact.size) for fact in initial if fact.event == "create"] == [
-            ("create", str(tmp_path / "step-1" / "old"), True, 7)
-        ]
+        assert [
+            (fact.event, fact.path, fact.initial, fact.size) for fact in initial if fact.event == "create"
+        ] == [("create", str(tmp_path / "step-1" / "old"), True, 7)]
         assert [(fact.path, fact.initial) for fact in initial if fact.event == "link"] == [
             (str(tmp_path / "latest"), True)
         ]

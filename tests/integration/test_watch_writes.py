@@ -327,7 +327,7 @@ def test_a_fifo_is_no_file(watched: Watched) -> None:
 
 
 def test_a_rename_before_the_close_is_followed(watched: Watched) -> None:
-    """safetensors renames its temporary file before it closes it: the close counts for the new name."""
+    """Safetensors renames its temporary file before it closes it: the close counts for the new name."""
     temporary, path = watched.path(".tmpAbC"), watched.path("model.safetensors")
     with open(temporary, "wb") as file:
         file.write(3 * BLOCK)
@@ -436,7 +436,16 @@ def test_one_of_two_writers_closing_does_not_close_the_file(watched: Watched) ->
     assert watched.seen.wait_kinds(path, "create", "close_write")[1].size == 2 * MIB
 
 
-HOSTILE = [b"\xff\xfe.pt", b"new\nline.pt", b"tab\tquote\"'.pt", b"x" * 255, "é∂.pt".encode(), b"#12", b" ", b"-rf"]
+HOSTILE = [
+    b"\xff\xfe.pt",
+    b"new\nline.pt",
+    b"tab\tquote\"'.pt",
+    b"x" * 255,
+    "é∂.pt".encode(),
+    b"#12",
+    b" ",
+    b"-rf",
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:20])
@@ -455,7 +464,9 @@ def test_own_looks_cause_no_facts(watched: Watched) -> None:
     os.ftruncate(fd, 4 * MIB)
     for index in range(4):
         os.pwrite(fd, BLOCK, index * MIB)
-        watched.seen.wait(lambda index=index: any(p.position == (index + 1) * MIB for p in watched.seen.progress(path)))
+        watched.seen.wait(
+            lambda index=index: any(p.position == (index + 1) * MIB for p in watched.seen.progress(path))
+        )
     os.close(fd)
     watched.seen.wait_kinds(path, "create", "close_write")
     before = len(watched.seen.events())

@@ -174,7 +174,9 @@ def aligned(data: bytes) -> int:
 
 def direct_write(fd: int, data: bytes, offset: int) -> None:
     """Write by ``pwrite`` from an aligned buffer."""
-    written = LIBC.pwrite(fd, ctypes.c_void_p(aligned(data)), ctypes.c_size_t(len(data)), ctypes.c_long(offset))
+    written = LIBC.pwrite(
+        fd, ctypes.c_void_p(aligned(data)), ctypes.c_size_t(len(data)), ctypes.c_long(offset)
+    )
     assert written == len(data), os.strerror(ctypes.get_errno())
 
 
