@@ -68,7 +68,8 @@ class Births:
         if not mask & _STATX_BTIME:
             return None
         seconds, nanoseconds = struct.unpack_from("qI", buffer, _BTIME_OFFSET)
-        return float(seconds) + nanoseconds / 1e9
+        birth: float = seconds + nanoseconds / 1e9
+        return birth
 
 
 def inode_name(st: os.stat_result) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ckpt_exporter.model import WatchStatus
+from ckpt_exporter.sources.attention import Attention
 from ckpt_exporter.sources.canary import Canary
 from ckpt_exporter.sources.changes import Changes
 from ckpt_exporter.sources.filestat import mount_points
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from ckpt_exporter.sources.entry import Entry
 
 _NEVER = float("inf")
-_ARM_BATCH = 2000
 _SELF_EVENTS = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
 _NO_INSTANCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSYS, errno.ENOMEM, errno.EPERM})
 
@@ -68,6 +68,7 @@ class InotifyEngine:
         self._mounts_fd = -1
         self._mounts = set(mount_points(entry.shared.mountinfo))
         self._canary = Canary(entry)
+        self._attention = Attention(entry, self.trees, self.active, self._outage)
         self._reconcile_cost = 0.0
         self._due: dict[Job, float] = {}
 
@@ -88,10 +89,10 @@ class InotifyEngine:
             self._settle_departures: _NEVER,
             self._probe: _NEVER,
             self._check_hints: _NEVER,
-            self._rearm: now + self._settings.rearm_seconds,
-            self._scan_bursts: _NEVER,
-            self._poll_unwatched: _NEVER,
-            self._retry_watches: now + self._settings.retry_seconds,
+            self._attention.rearm: now + self._settings.rearm_seconds,
+            self._attention.scan_bursts: _NEVER,
+            self._attention.poll_unwatched: _NEVER,
+            self._attention.retry_watches: now + self._settings.retry_seconds,
             self._reconcile: now + self._settings.reconcile_seconds,
             self._sing: now + self._settings.canary_seconds,
         }
@@ -168,6 +169,7 @@ class InotifyEngine:
         for job, due in self._due.items():
             if due <= now:
                 self._due[job] = job(now)
+        self._soon_for_files(now)
 
     def _soon(self, job: Job, t: float) -> None:
         self._due[job] = min(self._due[job], t)
@@ -221,12 +223,12 @@ class InotifyEngine:
     def _after_events(self, t: float) -> None:
         if self.roots.due_now:
             self._soon(self._check_roots, t)
-        for steps in self._changes.unfinished:
+        for steps in self._changes.renames.unfinished:
             self._scans.append((steps, ""))
-        self._changes.unfinished.clear()
+        self._changes.renames.unfinished.clear()
         if self._scans:
             self._soon(self._run_scans, t)
-        if self._changes.departures:
+        if self._changes.renames.departures:
             self._soon(self._settle_departures, t + self._settings.move_hold_seconds)
         self._soon_for_files(t)
 
@@ -237,11 +239,11 @@ class InotifyEngine:
         if self._changes.hints:
             self._soon(self._check_hints, t + self._settings.hint_interval_seconds)
         if self.trees.burst:
-            self._soon(self._scan_bursts, t + self._settings.burst_scan_seconds)
+            self._soon(self._attention.scan_bursts, t + self._settings.burst_scan_seconds)
         if self.trees.unarmed:
-            self._soon(self._rearm, t + self._settings.rearm_seconds)
+            self._soon(self._attention.rearm, t + self._settings.rearm_seconds)
         if self.trees.unwatched:
-            self._soon(self._poll_unwatched, t + self._settings.unwatched_poll_seconds)
+            self._soon(self._attention.poll_unwatched, t + self._settings.unwatched_poll_seconds)
 
     # --- files ------------------------------------------------------------------------------------------
 
@@ -269,12 +271,10 @@ class InotifyEngine:
         return self.active.probe_due(now)
 
     def _check_hints(self, now: float) -> float:
-        due = self._changes.check_hints(now)
-        self._soon_for_files(now)
-        return due
+        return self._changes.check_hints(now)
 
     def _settle_departures(self, now: float) -> float:
-        return self._changes.settle_departures(now)
+        return self._changes.renames.settle_departures(now)
 
     # --- scans ------------------------------------------------------------------------------------------
 
@@ -301,8 +301,8 @@ class InotifyEngine:
             self._outage(None, error)
         if reason == "periodic":
             self._reconcile_cost += self._entry.clock() - begin
+        self._attention.scanning = bool(self._scans)
         self._entry.beat()
-        self._soon_for_files(now)
         return self._entry.clock() if self._scans else _NEVER
 
     def _scan_done(self, reason: str) -> None:
@@ -311,7 +311,7 @@ class InotifyEngine:
         if reason not in ("", "periodic"):
             self._entry.shared.counts.rescan(reason)
             self._entry.change("rescan", reason)
-        self._soon(self._rearm, self._entry.clock())
+        self._soon(self._attention.rearm, self._entry.clock())
 
     def rescan(self, reason: str) -> None:
         """Compare everything with the disk: events may have been lost."""
@@ -339,94 +339,25 @@ class InotifyEngine:
         self._entry.change("overflow", "overflow")
         self._entry.log(
             logging.WARNING,
-            "the kernel dropped events: comparing with the disk; consider a higher fs.inotify.max_queued_events",
+            "the kernel dropped events: comparing with the disk; fs.inotify.max_queued_events may be raised",
             every_seconds=60,
             sysctl="fs.inotify.max_queued_events",
         )
-        self._changes.settle_departures(self._entry.clock(), everything=True)
+        self._changes.renames.settle_departures(self._entry.clock(), everything=True)
         # A close may be among the lost events.
         self.active.doubt()
         self.rescan("overflow")
-
-    # --- masks and bursts -------------------------------------------------------------------------------
-
-    def _rearm(self, now: float) -> float:
-        """Give quiet directories the idle mask back, after a last look at those where something happened."""
-        if self._scans:
-            return now + self._settings.rearm_seconds
-        due = [node for node, at in self.trees.unarmed.items() if at <= now][:_ARM_BATCH]
-        for node in due:
-            path = node.path
-            if self.active.in_directory.get(path):
-                self.trees.unarmed[node] = now + self._settings.rearm_seconds
-                continue
-            if node in self.trees.burst and self._check(node):
-                self.trees.unarmed[node] = now + self._settings.rearm_seconds
-                continue
-            self._arm(node)
-        self._soon_for_files(now)
-        if len(due) == _ARM_BATCH:
-            return self._entry.clock()
-        return min(self.trees.unarmed.values(), default=_NEVER)
-
-    def _arm(self, node: Node) -> None:
-        self.trees.unarmed.pop(node, None)
-        self.trees.burst.discard(node)
-        if node.wd >= 0:
-            with contextlib.suppress(OutageError):
-                self.trees.watch(node, armed=True)
-
-    def _check(self, node: Node) -> bool:
-        """Look at one directory; tell whether that found a file that is being written."""
-        try:
-            self.trees.check(node)
-        except OutageError as error:
-            self._outage(node, error)
-        return bool(self.active.in_directory.get(node.path))
-
-    def _scan_bursts(self, now: float) -> float:
-        """Look every second where something happens: overwriting in place raises no event there."""
-        begin = self._entry.clock()
-        for node in list(self.trees.burst):
-            if len(node.files or ()) <= self._settings.burst_scan_max_files and not self.trees.remote:
-                self._check(node)
-            self._entry.beat()
-        if not self.trees.burst:
-            return _NEVER
-        self._soon_for_files(now)
-        cost = self._entry.clock() - begin
-        return now + max(self._settings.burst_scan_seconds, cost * self._settings.poll_cost_factor)
-
-    def _poll_unwatched(self, now: float) -> float:
-        begin = self._entry.clock()
-        for node in list(self.trees.unwatched):
-            if os.path.isdir(node.path):
-                self._check(node)
-        if not self.trees.unwatched:
-            return _NEVER
-        self._soon_for_files(now)
-        cost = self._entry.clock() - begin
-        return now + max(self._settings.unwatched_poll_seconds, cost * self._settings.poll_cost_factor)
-
-    def _retry_watches(self, now: float) -> float:
-        for node in list(self.trees.unwatched):
-            with contextlib.suppress(OutageError):
-                self.trees.watch(node)
-            if node in self.trees.unwatched:
-                break
-        return now + self._settings.retry_seconds
 
     # --- roots and mounts -------------------------------------------------------------------------------
 
     def _check_roots(self, now: float) -> float:
         begin = self._entry.clock()
         self.roots.check(now)
-        self._soon_for_files(now)
         cost = self._entry.clock() - begin
         return max(self.roots.next_due(now), now + cost * self._settings.poll_cost_factor)
 
     def _mounts_changed(self) -> None:
-        """A mount came or went: look at every root again, and below those that hold its mount point."""
+        """Look at every root again, and below those that hold a mount point that came or went."""
         self._entry.systems.forget()
         before, self._mounts = self._mounts, set(mount_points(self._entry.shared.mountinfo))
         self._check_roots(self._entry.clock())
@@ -488,7 +419,7 @@ class InotifyEngine:
         for root in self.roots.roots.values():
             self.trees.forget_watches(root.node)
         self.roots.forget_watches()
-        self._changes.settle_departures(self._entry.clock(), everything=True)
+        self._changes.renames.settle_departures(self._entry.clock(), everything=True)
 
     def _compare_all(self, reason: str) -> None:
         self.active.doubt()

@@ -263,7 +263,7 @@ class ActiveFiles:
         self._closed(file, st, now if t is None else min(max(t, file.opened_at), now))
 
     def _unseen(self, file: ActiveFile, error: OSError, now: float) -> None:
-        """A name that is gone: its event is on its way, or it was lost."""
+        """Wait for the event about a name that is gone, for a while: it may have been lost."""
         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
             return
         if now - max(file.quiet_since, file.emitted_at) > self._settings.silent_probe_seconds:
@@ -293,7 +293,7 @@ class ActiveFiles:
         return file.writers
 
     def _held(self, file: ActiveFile, now: float) -> None:
-        """A writer has it; ask again after a silence, or soon when its close may go unseen."""
+        """Ask again after a silence, or soon when the close of the held file may go unseen."""
         if file.closing is None:
             wait = self._settings.silent_probe_seconds if file.evented else 1.0
             file.lease_at = now + wait

@@ -183,7 +183,7 @@ class TreeWatch:
     def reconcile(
         self, top: Node, *, hold: bool = False, stats: bool = True, lists: bool = True
     ) -> Iterator[None]:
-        """Compare the whole tree below ``top`` with the disk, report the differences; yields between directories.
+        """Compare the tree below ``top`` with the disk, report the differences; yields between directories.
 
         ``stats``: also ask every known file for its size and time. ``lists`` False: trust an unchanged
         directory time and don't list such a directory, which would also open it. ``hold``: report no file
@@ -206,8 +206,7 @@ class TreeWatch:
         """Watch and list one directory; return the directories in it that are to be looked at next."""
         holder = self.watch(node)
         if holder is not node:
-            self._not_here(node, holder, findings)
-            return []
+            return self._not_here(node, holder, findings)
         if meaning == "found" and findings is None:
             self.disarm(node, self._entry.clock())  # a new directory is about to be filled
         return self.compare(node, meaning, findings)
@@ -264,22 +263,24 @@ class TreeWatch:
             self._entry.file("create", item.path, self._entry.stamp(), is_dir=True, found=True)
         return [child]
 
-    def _not_here(self, node: Node, holder: Node | None, findings: Findings | None) -> None:
-        """Resolve a directory that is gone again, or that still has its watch under another name."""
+    def _not_here(self, node: Node, holder: Node | None, findings: Findings | None) -> list[Node]:
+        """Resolve a directory that is gone again, or that still has its watch under another name.
+
+        Returns the node that took the place of one renamed without an event; its files are to be compared.
+        """
         if node.parent is None or node.wd != UNWATCHED or node.files or node.children:
-            return  # gone: the event that says so is in the queue
-        if holder is None or findings is None or holder.parent is None or os.path.lexists(holder.path):
-            self.tree.detach(node)
-            self.tree.discard(node)
-            return
-        old = holder.path
+            return []  # gone: the event that says so is in the queue
         parent, name = node.parent, node.name
         self.tree.detach(node)
         self.tree.discard(node)
+        if holder is None or findings is None or holder.parent is None or os.path.lexists(holder.path):
+            return []
+        old = holder.path
         self.tree.move(holder, parent, name)
         for path in self._active.below(old):
             self._active.move(path, holder.path + path[len(old) :])
         self._entry.file("moved", old, self._entry.stamp(), to=holder.path, is_dir=True, found=True)
+        return [holder]
 
     def _note_missing(self, node: Node, files: set[str], folders: set[str], findings: Findings) -> None:
         for name in [name for name in node.files or () if name not in files]:

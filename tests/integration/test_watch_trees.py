@@ -182,7 +182,7 @@ def test_a_file_renamed_between_two_watched_directories_is_one_move(tmp_path) ->
         os.rename(one / "a", other / "a")
         put(str(one / "mark"))
         watched.seen.wait_kinds(str(other / "a"), "moved")
-        watched.seen.wait(lambda: not watched.engine()._changes.departures)
+        watched.seen.wait(lambda: not watched.engine()._changes.renames.departures)
         (moved,) = [event for event in watched.seen.events() if event.event == "moved"]
         assert (moved.path, moved.to, moved.size) == (str(one / "a"), str(other / "a"), 100)
 
