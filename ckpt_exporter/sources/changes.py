@@ -144,7 +144,7 @@ class Changes:
         if other is not None and other.path != path and os.path.lexists(other.path):
             self._entry.file("link", path, t, st)
             return
-        if st.st_nlink > 1 and local_writers(path) != 1:
+        if st.st_nlink > 1 and (self._trees.remote or local_writers(path) != 1):
             self._entry.file("link", path, t, st)
             return
         self._entry.file("create", path, t, st, started=self._entry.started(path, t))
@@ -165,7 +165,7 @@ class Changes:
         # Truncating comes before its OPEN, so without a hint nothing of the old content is kept.
         known = node.file(name) if hint is not None else None
         opened_at = hint.t if hint is not None else t
-        self._trees.opened(node, name, path, opened_at, st, known, evented=hint is not None)
+        self._trees.opened(path, opened_at, st, (node, name, known), evented=hint is not None)
 
     def _opened(self, node: Node, name: str, path: str, t: float) -> None:
         if path in self._active.by_path or _UNNAMED.fullmatch(name):
@@ -190,7 +190,7 @@ class Changes:
                 del self.hints[path]
             elif known_of(st) != hint.known and st.st_ino == hint.known[2]:
                 del self.hints[path]
-                self._trees.opened(hint.node, hint.name, path, hint.t, st, hint.known)
+                self._trees.opened(path, hint.t, st, (hint.node, hint.name, hint.known))
         return now + self._entry.settings.hint_interval_seconds if self.hints else float("inf")
 
     def _close_seen(self, node: Node, name: str, path: str, t: float) -> None:
@@ -226,7 +226,7 @@ class Changes:
             self._entry.file("create", path, t, st, found=True, started=self._entry.started(path, t))
             return self._active.add(path, t, st)
         opened_at = hint.t if hint is not None else t
-        self._trees.opened(node, name, path, opened_at, st, known, found=hint is None)
+        self._trees.opened(path, opened_at, st, (node, name, known), found=hint is None)
         return self._active.by_path.get(path)
 
     # --- directories ------------------------------------------------------------------------------------

@@ -283,7 +283,7 @@ class InotifyEngine:
         self._changes.starting = self._changes.starting or reason == "start"
         self._soon(self._run_scans, self._entry.clock())
 
-    def _run_scans(self, now: float) -> float:
+    def _run_scans(self, _now: float) -> float:
         """Go on with the oldest scan for one slice, so that events are read in between."""
         if not self._scans:
             return _NEVER

@@ -242,7 +242,10 @@ class PollEngine:
             return
         for path in [before, *self.active.below(before)]:
             self.active.move(path, to + path[len(before) :])
-        self._entry.file("moved", before, t, lstat(to), to=to, is_dir=is_dir, found=True)
+        st = lstat(to)
+        if st is not None and stat.S_ISDIR(st.st_mode) != is_dir:
+            st = None  # something else has the name by now
+        self._entry.file("moved", before, t, st, to=to, is_dir=is_dir, found=True)
 
     def _deleted(self, root: str, path: str, t: float, *, is_dir: bool) -> None:
         if is_dir or not self._entry.hidden(root, path):

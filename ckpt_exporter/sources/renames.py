@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ckpt_exporter.sources.tree import KnownFile, Node
 
 
+# Appended to the path of a directory that another has replaced, to tell the open files of both apart.
+_ASIDE = "//displaced"
+
+
 @dataclass(slots=True)
 class Departure:
     """A MOVED_FROM that waits for the MOVED_TO with its cookie."""
@@ -31,7 +35,19 @@ class Departure:
     known: KnownFile | None = None
     file: ActiveFile | None = None
     unseen_t: float | None = None  # created then, and gone from its name before anyone could look
-    files_at: str = ""  # the prefix under which the open files of a displaced directory are kept
+    is_dir: bool = False
+    stale: bool = False  # its name belongs to something newer already
+    aside: bool = False  # its open files are kept apart from those of what replaced it
+
+    @property
+    def now_at(self) -> str:
+        """The old name as it is now: the directory that held it may have been renamed meanwhile."""
+        return f"{self.parent.path}/{self.name}"
+
+    @property
+    def files_at(self) -> str:
+        """The prefix of the paths of its open files."""
+        return self.now_at + _ASIDE if self.aside else self.now_at
 
 
 class Renames:
@@ -42,6 +58,7 @@ class Renames:
         self._trees = trees
         self._tree = trees.tree
         self._active = active
+        trees.rejoin = self.rejoin
         self.departures: dict[int, Departure] = {}
         # What a rename replaced: gone, or exchanged and about to be renamed itself.
         self._displaced: dict[tuple[Node, str], Departure] = {}
@@ -59,8 +76,12 @@ class Renames:
         departure = self._displaced.pop((node, name), None)
         if departure is None:
             departure = Departure(node, name, path, t, unseen_t=self.unseen.pop(path, None))
-            departure.file = self._active.drop(path)
-            departure.known = self._tree.forget(node, name)
+            known, st = node.file(name), lstat(path)
+            # A scan may be ahead of the events: then another file has this name already.
+            departure.stale = known is not None and st is not None and st.st_ino == known[2]
+            if not departure.stale:
+                departure.file = self._active.drop(path)
+                departure.known = self._tree.forget(node, name)
         departure.t = t
         self.departures[cookie] = departure
         key = self._key_of(departure)
@@ -80,11 +101,13 @@ class Renames:
             return
         if hidden and self._entry.hidden(departure.parent.root.name, departure.path):
             return
-        self._renamed(departure, node, name, path, t, st)
+        self._renamed(departure, (node, name), t, st)
 
     def _renamed(
-        self, departure: Departure, node: Node, name: str, path: str, t: float, st: os.stat_result | None
+        self, departure: Departure, place: tuple[Node, str], t: float, st: os.stat_result | None
     ) -> None:
+        node, name = place
+        path = f"{node.path}/{name}"
         if st is None and departure.unseen_t is not None:
             self.unseen[path] = departure.unseen_t
             return
@@ -97,8 +120,11 @@ class Renames:
             return
         if st is not None and not stat.S_ISREG(st.st_mode):
             return
-        if st is not None:
+        if st is not None and not departure.stale:
             self._tree.remember(node, name, departure.known or known_of(st))
+        if departure.stale and st is not None:
+            self._trees.report(node, name, st, "found")
+            return
         if departure.unseen_t is not None:
             started = self._entry.started(path, departure.unseen_t)
             self._entry.file("create", departure.path, departure.unseen_t, st, started=started)
@@ -148,10 +174,14 @@ class Renames:
         """Take in the MOVED_FROM of a directory."""
         departure = self._displaced.pop((node, name), None)
         if departure is None:
-            departure = Departure(node, name, f"{node.path}/{name}", t, child=node.child(name))
-            departure.files_at = departure.path
-            if departure.child is not None:
-                self._tree.detach(departure.child)
+            path = f"{node.path}/{name}"
+            child, st = node.child(name), lstat(path)
+            departure = Departure(node, name, path, t, child=child, is_dir=True)
+            departure.stale = child is not None and st is not None and st.st_ino == child.inode
+            if departure.stale:
+                departure.child = None
+            elif child is not None:
+                self._tree.detach(child)
         departure.t = t
         self.departures[cookie] = departure
         if departure.child is not None:
@@ -175,7 +205,8 @@ class Renames:
             self._tree.move(departure.child, node, name)
             for old in self._active.below(departure.files_at):
                 self._active.move(old, path + old[len(departure.files_at) :])
-        self._entry.file("moved", departure.path, t, st, to=path, is_dir=True)
+        if not departure.stale:
+            self._entry.file("moved", departure.path, t, st, to=path, is_dir=True)
         if departure.child is None and not seen and st is not None and stat.S_ISDIR(st.st_mode):
             self.scan(node, name, st, "found")
 
@@ -185,10 +216,10 @@ class Renames:
         if child is None:
             return
         self._tree.detach(child)
-        aside = f"{path}//displaced"
+        aside = path + _ASIDE
         for old in self._active.below(path):
             self._active.move(old, aside + old[len(path) :])
-        self._displaced[node, name] = Departure(node, name, path, t, child=child, files_at=aside)
+        self._displaced[node, name] = Departure(node, name, path, t, child=child, is_dir=True, aside=True)
 
     def _directory_from_outside(self, node: Node, name: str, path: str, t: float, st: os.stat_result) -> None:
         before = self._entry.shared.inodes.claim((st.st_dev, st.st_ino), self._entry.name)
@@ -220,16 +251,30 @@ class Renames:
                 self._left_for_good(departure)
 
     def _left_for_good(self, departure: Departure) -> None:
-        directory = departure.child is not None or departure.files_at != ""
+        child = departure.child
+        if departure.stale or (child is not None and child.is_attached):
+            return  # something newer has the name, or a scan met the directory where it is now
         key = self._key_of(departure)
-        if departure.child is not None:
+        if child is not None:
             self._forget_directory(departure)
         if key is not None and self._entry.shared.inodes.take_claim(key, departure.path):
             return
-        hidden = not directory and self._entry.hidden(departure.parent.root.name, departure.path)
-        if hidden or departure.unseen_t is not None:
-            return
-        self._entry.file("moved", departure.path, departure.t, to=None, is_dir=directory)
+        hidden = not departure.is_dir and self._entry.hidden(departure.parent.root.name, departure.path)
+        if hidden or departure.unseen_t is not None or not departure.parent.is_attached:
+            return  # what left with its directory needs no event of its own
+        self._entry.file("moved", departure.now_at, departure.t, to=None, is_dir=departure.is_dir)
+
+    def rejoin(self, path: str, st: os.stat_result, t: float) -> bool:
+        """Take a file that a scan found for one that was renamed there before the directory was watched."""
+        for cookie, departure in self.departures.items():
+            key = None if departure.is_dir else self._key_of(departure)
+            if key == (st.st_dev, st.st_ino):
+                del self.departures[cookie]
+                if departure.file is not None:
+                    self._active.put(departure.file, path, st)
+                self._entry.file("moved", departure.now_at, t, st, to=path, found=True)
+                return True
+        return False
 
     def _forget_directory(self, departure: Departure) -> None:
         child = departure.child

@@ -168,10 +168,14 @@ class WatchSource:
 
     def _supervise(self) -> None:
         while not self._stopping.wait(self._settings.supervise_seconds):
+            self._supervise_once()
+
+    def _supervise_once(self) -> None:
+        with self._lock:
+            if self._observer is None:
+                return
             try:
-                with self._lock:
-                    if self._observer is not None:
-                        self._check_threads(self._clock())
+                self._check_threads(self._clock())
             except Exception:  # noqa: BLE001  (thread boundary: the supervisor must outlive what it supervises)
                 _LOG.exception("supervision failed")
 

@@ -140,7 +140,7 @@ class FewWatches(InotifyCalls):
 
 
 def test_beyond_the_watch_limit_the_rest_is_polled(tmp_path, caplog: pytest.LogCaptureFixture) -> None:
-    """With watches for half of the tree: coverage says so, the log names the sysctl, polled files are seen."""
+    """With watches for half of the tree coverage says so, the log names the sysctl, all files are seen."""
     for index in range(40):
         (tmp_path / f"step-{index}").mkdir()
     with (
@@ -211,7 +211,7 @@ def test_without_an_instance_it_polls_and_comes_back(tmp_path, caplog: pytest.Lo
 
 
 def test_a_flapping_mount_is_no_storm_when_polled(tmp_path) -> None:
-    """All files vanish for a moment and are back with the same inodes: no delete and no create is reported."""
+    """All files vanish for a moment and are back with the same inodes: no delete, no create is reported."""
     root, away = tmp_path / "root", tmp_path / "away"
     root.mkdir()
     for index in range(1000):

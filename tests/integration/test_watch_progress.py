@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,7 @@ def run(*command: str) -> None:
 
 @pytest.fixture(params=["disk", "tmpfs", "ext4", "xfs", "btrfs"])
 def filesystem(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A directory on the file system of that name; ``disk`` is where temporary files are."""
+    """Give a directory on the file system of that name; ``disk`` is where temporary files are."""
     kind = request.param
     if kind == "disk":
         yield tmp_path
@@ -227,7 +228,7 @@ def test_an_unchanged_file_repeats_once_a_second(tmp_path) -> None:
             file.write(BLOCK)
             watched.seen.wait(lambda: len(watched.seen.progress(path)) >= 4)
             times = [fact.t for fact in watched.seen.progress(path)]
-            assert all(later - earlier >= 0.95 for earlier, later in zip(times[1:], times[2:], strict=False))
+            assert all(later - earlier >= 0.95 for earlier, later in pairwise(times[1:]))
 
 
 def test_a_silent_writer_keeps_its_file_open(tmp_path) -> None:
