@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import signal
 import struct
 import time
@@ -17,6 +18,9 @@ _STATX_BTIME = 0x800
 _BTIME_OFFSET = 80
 _STATX_BYTES = 256
 _OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# mountinfo writes a space as \040.
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 # File systems that other hosts can write too, or whose answers come from a user process.
 _SHARED_TYPES = frozenset(
@@ -64,7 +68,8 @@ class Births:
         if not mask & _STATX_BTIME:
             return None
         seconds, nanoseconds = struct.unpack_from("qI", buffer, _BTIME_OFFSET)
-        return float(seconds) + nanoseconds / 1e9
+        birth: float = seconds + nanoseconds / 1e9
+        return birth
 
 
 def inode_name(st: os.stat_result) -> str:
@@ -187,7 +192,7 @@ def mount_points(mountinfo: str) -> list[tuple[str, str]]:
         before, _, after = line.partition(b" - ")
         fields = before.split()
         if len(fields) > 4 and after:
-            point = fields[4].decode("unicode_escape").encode("latin-1")  # \040 for a space
+            point = _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), fields[4])
             mounts.append((os.fsdecode(point), after.split()[0].decode()))
     return mounts
 

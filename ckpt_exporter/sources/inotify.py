@@ -7,18 +7,17 @@ import errno
 import logging
 import os
 import select
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ckpt_exporter.model import WatchStatus
+from ckpt_exporter.sources.attention import Attention
+from ckpt_exporter.sources.canary import Canary
 from ckpt_exporter.sources.changes import Changes
 from ckpt_exporter.sources.filestat import mount_points
 from ckpt_exporter.sources.inotify_calls import (
-    IN_CREATE,
-    IN_DELETE,
     IN_DELETE_SELF,
     IN_IGNORED,
     IN_MOVE_SELF,
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from ckpt_exporter.sources.entry import Entry
 
 _NEVER = float("inf")
-_ARM_BATCH = 2000
 _SELF_EVENTS = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
 _NO_INSTANCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSYS, errno.ENOMEM, errno.EPERM})
 
@@ -69,10 +67,8 @@ class InotifyEngine:
         self._wake = -1
         self._mounts_fd = -1
         self._mounts = set(mount_points(entry.shared.mountinfo))
-        self._canary_wd = -1
-        self._canary_dir = ""
-        self._canary_until = _NEVER
-        self._canary_failures = 0
+        self._canary = Canary(entry)
+        self._attention = Attention(entry, self.trees, self.active, self._outage)
         self._reconcile_cost = 0.0
         self._due: dict[Job, float] = {}
 
@@ -93,12 +89,12 @@ class InotifyEngine:
             self._settle_departures: _NEVER,
             self._probe: _NEVER,
             self._check_hints: _NEVER,
-            self._rearm: now + self._settings.rearm_seconds,
-            self._scan_bursts: _NEVER,
-            self._poll_unwatched: _NEVER,
-            self._retry_watches: now + self._settings.retry_seconds,
+            self._attention.rearm: now + self._settings.rearm_seconds,
+            self._attention.scan_bursts: _NEVER,
+            self._attention.poll_unwatched: _NEVER,
+            self._attention.retry_watches: now + self._settings.retry_seconds,
             self._reconcile: now + self._settings.reconcile_seconds,
-            self._canary: now + self._settings.canary_seconds,
+            self._sing: now + self._settings.canary_seconds,
         }
 
     def _open_instance(self) -> None:
@@ -116,7 +112,7 @@ class InotifyEngine:
             )
             raise NoInotifyError(str(error)) from error
         self._poll.register(self.trees.fd, select.POLLIN)
-        self._make_canary()
+        self._canary.open(self.trees.fd)
 
     def close(self) -> None:
         """Give back every descriptor and the canary's directory."""
@@ -132,10 +128,7 @@ class InotifyEngine:
             self._poll.unregister(self.trees.fd)
             os.close(self.trees.fd)
             self.trees.fd = -1
-        if self._canary_dir:
-            with contextlib.suppress(OSError):
-                os.rmdir(self._canary_dir)
-            self._canary_dir = ""
+        self._canary.close()
 
     def wake(self) -> None:
         """Make ``step`` return soon; callable from any thread."""
@@ -176,6 +169,7 @@ class InotifyEngine:
         for job, due in self._due.items():
             if due <= now:
                 self._due[job] = job(now)
+        self._soon_for_files(now)
 
     def _soon(self, job: Job, t: float) -> None:
         self._due[job] = min(self._due[job], t)
@@ -199,10 +193,9 @@ class InotifyEngine:
             time.sleep(self._settings.batch_sleep_seconds)
 
     def _take(self, event: RawEvent, t: float) -> None:
-        if event.wd == self._canary_wd:
-            if event.mask & (IN_CREATE | IN_DELETE):
-                self._canary_until, self._canary_failures = _NEVER, 0
-                self._due[self._canary] = t + self._settings.canary_seconds
+        if event.wd == self._canary.wd:
+            if self._canary.heard(event):
+                self._due[self._sing] = t + self._settings.canary_seconds
             return
         self.roots.handle(event)
         node = self.trees.tree.by_wd.get(event.wd)
@@ -230,12 +223,12 @@ class InotifyEngine:
     def _after_events(self, t: float) -> None:
         if self.roots.due_now:
             self._soon(self._check_roots, t)
-        for steps in self._changes.unfinished:
+        for steps in self._changes.renames.unfinished:
             self._scans.append((steps, ""))
-        self._changes.unfinished.clear()
+        self._changes.renames.unfinished.clear()
         if self._scans:
             self._soon(self._run_scans, t)
-        if self._changes.departures:
+        if self._changes.renames.departures:
             self._soon(self._settle_departures, t + self._settings.move_hold_seconds)
         self._soon_for_files(t)
 
@@ -246,11 +239,11 @@ class InotifyEngine:
         if self._changes.hints:
             self._soon(self._check_hints, t + self._settings.hint_interval_seconds)
         if self.trees.burst:
-            self._soon(self._scan_bursts, t + self._settings.burst_scan_seconds)
+            self._soon(self._attention.scan_bursts, t + self._settings.burst_scan_seconds)
         if self.trees.unarmed:
-            self._soon(self._rearm, t + self._settings.rearm_seconds)
+            self._soon(self._attention.rearm, t + self._settings.rearm_seconds)
         if self.trees.unwatched:
-            self._soon(self._poll_unwatched, t + self._settings.unwatched_poll_seconds)
+            self._soon(self._attention.poll_unwatched, t + self._settings.unwatched_poll_seconds)
 
     # --- files ------------------------------------------------------------------------------------------
 
@@ -278,12 +271,10 @@ class InotifyEngine:
         return self.active.probe_due(now)
 
     def _check_hints(self, now: float) -> float:
-        due = self._changes.check_hints(now)
-        self._soon_for_files(now)
-        return due
+        return self._changes.check_hints(now)
 
     def _settle_departures(self, now: float) -> float:
-        return self._changes.settle_departures(now)
+        return self._changes.renames.settle_departures(now)
 
     # --- scans ------------------------------------------------------------------------------------------
 
@@ -292,7 +283,7 @@ class InotifyEngine:
         self._changes.starting = self._changes.starting or reason == "start"
         self._soon(self._run_scans, self._entry.clock())
 
-    def _run_scans(self, now: float) -> float:
+    def _run_scans(self, _now: float) -> float:
         """Go on with the oldest scan for one slice, so that events are read in between."""
         if not self._scans:
             return _NEVER
@@ -310,8 +301,8 @@ class InotifyEngine:
             self._outage(None, error)
         if reason == "periodic":
             self._reconcile_cost += self._entry.clock() - begin
+        self._attention.scanning = bool(self._scans)
         self._entry.beat()
-        self._soon_for_files(now)
         return self._entry.clock() if self._scans else _NEVER
 
     def _scan_done(self, reason: str) -> None:
@@ -320,7 +311,7 @@ class InotifyEngine:
         if reason not in ("", "periodic"):
             self._entry.shared.counts.rescan(reason)
             self._entry.change("rescan", reason)
-        self._soon(self._rearm, self._entry.clock())
+        self._soon(self._attention.rearm, self._entry.clock())
 
     def rescan(self, reason: str) -> None:
         """Compare everything with the disk: events may have been lost."""
@@ -348,94 +339,25 @@ class InotifyEngine:
         self._entry.change("overflow", "overflow")
         self._entry.log(
             logging.WARNING,
-            "the kernel dropped events: comparing with the disk; consider a higher fs.inotify.max_queued_events",
+            "the kernel dropped events: comparing with the disk; fs.inotify.max_queued_events may be raised",
             every_seconds=60,
             sysctl="fs.inotify.max_queued_events",
         )
-        self._changes.settle_departures(self._entry.clock(), everything=True)
+        self._changes.renames.settle_departures(self._entry.clock(), everything=True)
         # A close may be among the lost events.
         self.active.doubt()
         self.rescan("overflow")
-
-    # --- masks and bursts -------------------------------------------------------------------------------
-
-    def _rearm(self, now: float) -> float:
-        """Give quiet directories the idle mask back, after a last look at those where something happened."""
-        if self._scans:
-            return now + self._settings.rearm_seconds
-        due = [node for node, at in self.trees.unarmed.items() if at <= now][:_ARM_BATCH]
-        for node in due:
-            path = node.path
-            if self.active.in_directory.get(path):
-                self.trees.unarmed[node] = now + self._settings.rearm_seconds
-                continue
-            if node in self.trees.burst and self._check(node):
-                self.trees.unarmed[node] = now + self._settings.rearm_seconds
-                continue
-            self._arm(node)
-        self._soon_for_files(now)
-        if len(due) == _ARM_BATCH:
-            return self._entry.clock()
-        return min(self.trees.unarmed.values(), default=_NEVER)
-
-    def _arm(self, node: Node) -> None:
-        self.trees.unarmed.pop(node, None)
-        self.trees.burst.discard(node)
-        if node.wd >= 0:
-            with contextlib.suppress(OutageError):
-                self.trees.watch(node, armed=True)
-
-    def _check(self, node: Node) -> bool:
-        """Look at one directory; tell whether that found a file that is being written."""
-        try:
-            self.trees.check(node)
-        except OutageError as error:
-            self._outage(node, error)
-        return bool(self.active.in_directory.get(node.path))
-
-    def _scan_bursts(self, now: float) -> float:
-        """Look every second where something happens: overwriting in place raises no event there."""
-        begin = self._entry.clock()
-        for node in list(self.trees.burst):
-            if len(node.files or ()) <= self._settings.burst_scan_max_files and not self.trees.remote:
-                self._check(node)
-            self._entry.beat()
-        if not self.trees.burst:
-            return _NEVER
-        self._soon_for_files(now)
-        cost = self._entry.clock() - begin
-        return now + max(self._settings.burst_scan_seconds, cost * self._settings.poll_cost_factor)
-
-    def _poll_unwatched(self, now: float) -> float:
-        begin = self._entry.clock()
-        for node in list(self.trees.unwatched):
-            if os.path.isdir(node.path):
-                self._check(node)
-        if not self.trees.unwatched:
-            return _NEVER
-        self._soon_for_files(now)
-        cost = self._entry.clock() - begin
-        return now + max(self._settings.unwatched_poll_seconds, cost * self._settings.poll_cost_factor)
-
-    def _retry_watches(self, now: float) -> float:
-        for node in list(self.trees.unwatched):
-            with contextlib.suppress(OutageError):
-                self.trees.watch(node)
-            if node in self.trees.unwatched:
-                break
-        return now + self._settings.retry_seconds
 
     # --- roots and mounts -------------------------------------------------------------------------------
 
     def _check_roots(self, now: float) -> float:
         begin = self._entry.clock()
         self.roots.check(now)
-        self._soon_for_files(now)
         cost = self._entry.clock() - begin
         return max(self.roots.next_due(now), now + cost * self._settings.poll_cost_factor)
 
     def _mounts_changed(self) -> None:
-        """A mount came or went: look at every root again, and below those that hold its mount point."""
+        """Look at every root again, and below those that hold a mount point that came or went."""
         self._entry.systems.forget()
         before, self._mounts = self._mounts, set(mount_points(self._entry.shared.mountinfo))
         self._check_roots(self._entry.clock())
@@ -459,45 +381,23 @@ class InotifyEngine:
 
     # --- canary -----------------------------------------------------------------------------------------
 
-    def _make_canary(self) -> None:
-        """Watch a private directory on this instance: an event from it proves that events arrive."""
-        self._canary_wd, self._canary_until = -1, _NEVER
-        parents = [self._entry.shared.canary_parent, os.environ.get("RUNTIME_DIRECTORY"), "/run", None]
-        for parent in parents:
-            if parent == "/run" and not os.access(parent, os.W_OK):
-                continue
-            with contextlib.suppress(OSError):
-                self._canary_dir = tempfile.mkdtemp(prefix="ckpt-exporter-", dir=parent)
-                path = os.fsencode(self._canary_dir)
-                self._canary_wd = self._calls.add_watch(self.trees.fd, path, IN_CREATE | IN_DELETE)
-                return
-
-    def _canary(self, now: float) -> float:
-        if self._canary_wd < 0:
-            return now + self._settings.canary_seconds
-        if self._canary_until <= now:
-            return self._canary_failed(now)
-        try:
-            path = os.path.join(self._canary_dir, "canary")
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-            os.unlink(path)
-        except OSError:
-            return now + self._settings.canary_seconds  # says nothing about inotify
-        self._canary_until = now + self._settings.canary_wait_seconds
+    def _sing(self, now: float) -> float:
+        if self._canary.is_overdue(now):
+            # Events may wait behind a long scan: only an empty queue without the canary's event counts.
+            self.read_events(now)
+            if self._canary.is_overdue(now):
+                return self._deaf(now)
         self._entry.beat()
-        return self._canary_until
+        return self._canary.sing(now)
 
-    def _canary_failed(self, now: float) -> float:
-        # Events may wait behind a long scan: only an empty queue without the canary's event counts.
-        self.read_events(now)
-        if self._canary_until == _NEVER:
-            return now + self._settings.canary_seconds
-        self._canary_failures += 1
+    def _deaf(self, now: float) -> float:
+        failures = self._canary.failures + 1
         self._entry.log(logging.WARNING, "inotify delivers no events: starting it anew", every_seconds=60)
         self.rebuild("canary")
-        if self._canary_failures >= 2:
+        self._canary.failures = failures
+        if failures >= 2:
             raise NoInotifyError("inotify delivers no events")
-        return now + self._settings.canary_wait_seconds
+        return now
 
     # --- starting over ----------------------------------------------------------------------------------
 
@@ -519,7 +419,7 @@ class InotifyEngine:
         for root in self.roots.roots.values():
             self.trees.forget_watches(root.node)
         self.roots.forget_watches()
-        self._changes.settle_departures(self._entry.clock(), everything=True)
+        self._changes.renames.settle_departures(self._entry.clock(), everything=True)
 
     def _compare_all(self, reason: str) -> None:
         self.active.doubt()

@@ -61,6 +61,8 @@ class PollEngine:
         self.roots: dict[str, PolledRoot] = {}
         self._next_poll = entry.clock()
         self._directories = 0
+        self.rounds = 0
+        self._cost = 0.0  # seconds that the snapshots of this round took; reports are rare
 
     # --- life cycle -------------------------------------------------------------------------------------
 
@@ -96,15 +98,16 @@ class PollEngine:
         self._event.clear()
         now = self._entry.clock()
         if now >= self._next_poll:
+            self._cost = 0.0
             self._round(now)
-            cost = self._entry.clock() - now
-            pause = max(self._settings.unwatched_poll_seconds, cost * self._settings.poll_cost_factor)
+            pause = max(self._settings.unwatched_poll_seconds, self._cost * self._settings.poll_cost_factor)
             self._next_poll = now + pause
         self.active.probe_due(now)
 
     # --- one round --------------------------------------------------------------------------------------
 
     def _round(self, now: float) -> None:
+        self.rounds += 1
         found = expand(self._entry.directory.path, self._settings.max_roots).roots
         for path in found:
             if path not in self.roots:
@@ -124,6 +127,7 @@ class PollEngine:
 
     def _look(self, root: PolledRoot, now: float) -> str | None:
         """Take a snapshot of one root and report what differs; return why it can't be had."""
+        begin = self._entry.clock()
         try:
             device = os.stat(root.path).st_dev
             snapshot = DirectorySnapshot(root.path, stat=PolledStat, listdir=self._list)  # type: ignore[arg-type]
@@ -132,6 +136,7 @@ class PollEngine:
             if error.errno in OUTAGE_ERRORS:
                 return "io_error"
             return "permission_denied" if error.errno in (errno.EACCES, errno.EPERM) else "missing"
+        self._cost += self._entry.clock() - begin
         old = root.snapshot
         if old is None:
             root.snapshot, root.device = snapshot, device
@@ -237,7 +242,10 @@ class PollEngine:
             return
         for path in [before, *self.active.below(before)]:
             self.active.move(path, to + path[len(before) :])
-        self._entry.file("moved", before, t, lstat(to), to=to, is_dir=is_dir, found=True)
+        st = lstat(to)
+        if st is not None and stat.S_ISDIR(st.st_mode) != is_dir:
+            st = None  # something else has the name by now
+        self._entry.file("moved", before, t, st, to=to, is_dir=is_dir, found=True)
 
     def _deleted(self, root: str, path: str, t: float, *, is_dir: bool) -> None:
         if is_dir or not self._entry.hidden(root, path):

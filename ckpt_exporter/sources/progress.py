@@ -49,6 +49,7 @@ class ActiveFile:
         "size",
         "steps",
         "walk_at",
+        "walked",
         "writers",
     )
 
@@ -68,6 +69,7 @@ class ActiveFile:
         self.writers: int | None = 1 if evented else None
         self.checked_at = float("-inf")
         self.walk_at = float("-inf")
+        self.walked: tuple[int, int] | None = None  # data and allocated bytes at the last walk
         self.quiet_since = t
         self.emitted_at = float("-inf")
         self.probe_at = t
@@ -261,7 +263,7 @@ class ActiveFiles:
         self._closed(file, st, now if t is None else min(max(t, file.opened_at), now))
 
     def _unseen(self, file: ActiveFile, error: OSError, now: float) -> None:
-        """A name that is gone: its event is on its way, or it was lost."""
+        """Wait for the event about a name that is gone, for a while: it may have been lost."""
         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
             return
         if now - max(file.quiet_since, file.emitted_at) > self._settings.silent_probe_seconds:
@@ -291,7 +293,7 @@ class ActiveFiles:
         return file.writers
 
     def _held(self, file: ActiveFile, now: float) -> None:
-        """A writer has it; ask again after a silence, or soon when its close may go unseen."""
+        """Ask again after a silence, or soon when the close of the held file may go unseen."""
         if file.closing is None:
             wait = self._settings.silent_probe_seconds if file.evented else 1.0
             file.lease_at = now + wait
@@ -326,14 +328,13 @@ class ActiveFiles:
 
     def _walk(self, file: ActiveFile, st: os.stat_result) -> int | None:
         now = self._entry.clock()
+        kind = self._entry.systems.type_of(file.path, st.st_dev)
         if now < file.walk_at:
-            file.fresh = False
-            return None
+            return self._between_walks(file, st, kind)
         try:
             data, cost = data_bytes(file.path)
         except OSError:
-            return self._denied(file, st)
-        kind = self._entry.systems.type_of(file.path, st.st_dev)
+            return self._denied(file, st, kind)
         pause = cost * 100 if cost > _WALK_BUDGET_SECONDS else 0.0
         if kind in _MEMORY_TYPES:
             pause = max(cost * 100, self._settings.memory_walk_seconds if cost > 0.0005 else 0.0)
@@ -342,13 +343,25 @@ class ActiveFiles:
         if data is None:
             file.fresh = False
             return None
+        file.walked = (data, st.st_blocks * 512)
         agrees = data >= st.st_size - max(4096, st.st_size // 100)
         file.method = "size" if agrees else "data"
         return st.st_size if agrees else data
 
-    def _denied(self, file: ActiveFile, st: os.stat_result) -> int | None:
+    @staticmethod
+    def _between_walks(file: ActiveFile, st: os.stat_result, kind: str) -> int | None:
+        """In memory a page is allocated when it is written, unless it was preallocated; elsewhere unknown."""
+        if kind in _MEMORY_TYPES and file.method == "data" and file.walked is not None:
+            data, allocated = file.walked
+            if st.st_blocks * 512 > allocated:
+                return min(st.st_size, data + st.st_blocks * 512 - allocated)
+        file.fresh = False
+        return None
+
+    @staticmethod
+    def _denied(file: ActiveFile, st: os.stat_result, kind: str) -> int | None:
         """Judge by ``stat`` alone, without the right to open the file (or its name just went)."""
-        if self._entry.systems.type_of(file.path, st.st_dev) != "xfs":
+        if kind != "xfs":
             file.method = "allocated"
             return min(st.st_size, st.st_blocks * 512)
         # XFS allocates far ahead of an appending writer, so only a size that grows in steps is believed.

@@ -6,10 +6,11 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from ckpt_exporter.sources.filestat import lstat
 from ckpt_exporter.sources.inotify_calls import BASE_MASK, IDLE_MASK
 from ckpt_exporter.sources.tree import UNWATCHED, KnownFile, Node, Tree
 
@@ -39,8 +40,20 @@ class Findings:
     compared: int = 0
 
 
+def _is_at(node: Node) -> bool:
+    st = lstat(node.path)
+    return st is not None and st.st_ino == node.inode
+
+
 def _is_before(birth: float | None, t: float) -> bool:
     return birth is not None and birth < t - 2.0
+
+
+def _files_below(nodes: list[Node]) -> Iterator[tuple[Node, str, KnownFile]]:
+    for top in nodes:
+        for node in top.below():
+            for name, known in (node.files or {}).items():
+                yield node, name, known
 
 
 def known_of(st: os.stat_result) -> KnownFile:
@@ -59,6 +72,8 @@ class TreeWatch:
         self.fd = -1
         # Other hosts can write here: only files with an event of this host count.
         self.remote = False
+        # Takes a file that was found for one whose departure waits for its arrival; tells whether it is one.
+        self.rejoin: Callable[[str, os.stat_result, float], bool] = lambda _path, _st, _t: False
         # A directory just made may take the watch of an old one when there are no more.
         self.prefer_new = False
         # Directories that the kernel's limit leaves without a watch.
@@ -162,6 +177,7 @@ class TreeWatch:
                 if report:
                     self._entry.file("deleted", f"{path}/{name}", t, found=True)
             self.tree.discard(below)
+            below.files = below.children = None
         if report:
             self._entry.file("deleted", node.path, t, is_dir=True, found=True)
 
@@ -183,7 +199,7 @@ class TreeWatch:
     def reconcile(
         self, top: Node, *, hold: bool = False, stats: bool = True, lists: bool = True
     ) -> Iterator[None]:
-        """Compare the whole tree below ``top`` with the disk, report the differences; yields between directories.
+        """Compare the tree below ``top`` with the disk, report the differences; yields between directories.
 
         ``stats``: also ask every known file for its size and time. ``lists`` False: trust an unchanged
         directory time and don't list such a directory, which would also open it. ``hold``: report no file
@@ -206,8 +222,7 @@ class TreeWatch:
         """Watch and list one directory; return the directories in it that are to be looked at next."""
         holder = self.watch(node)
         if holder is not node:
-            self._not_here(node, holder, findings)
-            return []
+            return self._not_here(node, holder)
         if meaning == "found" and findings is None:
             self.disarm(node, self._entry.clock())  # a new directory is about to be filled
         return self.compare(node, meaning, findings)
@@ -264,22 +279,28 @@ class TreeWatch:
             self._entry.file("create", item.path, self._entry.stamp(), is_dir=True, found=True)
         return [child]
 
-    def _not_here(self, node: Node, holder: Node | None, findings: Findings | None) -> None:
-        """Resolve a directory that is gone again, or that still has its watch under another name."""
+    def _not_here(self, node: Node, holder: Node | None) -> list[Node]:
+        """Resolve a directory that is gone again, or that still has its watch under another name.
+
+        Returns the node that took the place of one renamed without an event; its files are to be compared.
+        """
         if node.parent is None or node.wd != UNWATCHED or node.files or node.children:
-            return  # gone: the event that says so is in the queue
-        if holder is None or findings is None or holder.parent is None or os.path.lexists(holder.path):
-            self.tree.detach(node)
-            self.tree.discard(node)
-            return
-        old = holder.path
+            return []  # gone: the event that says so is in the queue
         parent, name = node.parent, node.name
+        if holder is not None and holder.parent is not None and not holder.parent.is_attached:
+            # It left a directory that is gone by now, and a reader has forgotten its files: all is new.
+            self.remove(holder, self._entry.stamp(), report=False)
+            return [node]
         self.tree.detach(node)
         self.tree.discard(node)
+        if holder is None or holder.parent is None or _is_at(holder):
+            return []
+        old = holder.path
         self.tree.move(holder, parent, name)
         for path in self._active.below(old):
             self._active.move(path, holder.path + path[len(old) :])
         self._entry.file("moved", old, self._entry.stamp(), to=holder.path, is_dir=True, found=True)
+        return [holder]
 
     def _note_missing(self, node: Node, files: set[str], folders: set[str], findings: Findings) -> None:
         for name in [name for name in node.files or () if name not in files]:
@@ -327,24 +348,23 @@ class TreeWatch:
             return
         if path in self._active.by_path:
             return
-        self.tree.remember(node, name, now)
-        if now[1] == known[1] and now[0] == known[0]:
-            return
-        self.opened(node, name, path, self._entry.stamp(), st, known, found=True, evented=False)
+        self.opened(path, self._entry.stamp(), st, (node, name, known), found=True, evented=False)
 
     def opened(
         self,
-        node: Node,
-        name: str,
         path: str,
         t: float,
         st: os.stat_result,
-        known: KnownFile | None,
+        place: tuple[Node, str, KnownFile | None],
         *,
         found: bool = False,
         evented: bool = True,
     ) -> None:
-        """Report that an existing file is being written, and follow it."""
+        """Report that an existing file is being written, and follow it.
+
+        ``place`` is its directory, its name and what was known of it if its content may be kept.
+        """
+        node, name, known = place
         self._entry.file("open", path, t, st, found=found)
         file = self._active.add(path, t, st, evented=evented)
         if known is not None and 0 < known[0] <= st.st_size:
@@ -370,6 +390,8 @@ class TreeWatch:
         if followed is not None and followed.path == path:
             return
         self.tree.remember(node, name, known_of(st))
+        if meaning == "found" and self.rejoin(path, st, t):
+            return
         if followed is not None or (st.st_nlink > 1 and meaning == "found"):
             self._entry.file("link", path, t, st, found=True)
             return
@@ -394,7 +416,8 @@ class TreeWatch:
 
     def _settle(self, findings: Findings, *, hold: bool) -> None:
         t = self._entry.stamp()
-        by_inode = {known[2]: (node, name, known) for node, name, known in findings.missing}
+        lost = [*findings.missing, *_files_below(findings.gone)]
+        by_inode = {known[2]: (node, name, known) for node, name, known in lost}
         for node, name, st in findings.fresh:
             path = f"{node.path}/{name}"
             if path in self._active.by_path or node.file(name) == known_of(st):
@@ -406,7 +429,7 @@ class TreeWatch:
             if old is None:
                 self.report(node, name, st, "found")
             else:
-                self._moved(old, node, name, st, t)
+                self._moved(old, (node, name), st, t)
         if hold:
             return
         for node, name, known in findings.missing:
@@ -416,13 +439,14 @@ class TreeWatch:
                 self._active.drop(path)
                 self._entry.file("deleted", path, t, found=True)
         for node in findings.gone:
-            if node.parent is not None and node.parent.child(node.name) is node:
-                if not os.path.isdir(node.path):
-                    self.remove(node, t, report=True)
+            attached = node.parent is not None and node.parent.child(node.name) is node
+            if attached and not os.path.isdir(node.path):
+                self.remove(node, t, report=True)
 
     def _moved(
-        self, old: tuple[Node, str, KnownFile], node: Node, name: str, st: os.stat_result, t: float
+        self, old: tuple[Node, str, KnownFile], new: tuple[Node, str], st: os.stat_result, t: float
     ) -> None:
+        node, name = new
         before, to = f"{old[0].path}/{old[1]}", f"{node.path}/{name}"
         self.tree.forget(old[0], old[1])
         self.tree.remember(node, name, known_of(st))

@@ -1,4 +1,4 @@
-"""Which directories a configured path (with ``*``, ``?``, ``[]`` and ``**``) means now, and where more may appear."""
+"""Which directories a configured path (a pattern perhaps) means now, and where more may appear."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ def has_wildcard(path: str) -> bool:
 
 @dataclass(slots=True)
 class Expansion:
-    """Existing root directories (outermost first), and for each directory in which the next part of the
-    path may appear the patterns of the names that would matter.
+    """What a path means now: the existing ``roots``, outermost first.
+
+    ``expecting`` holds, for each directory in which the next part of the path may appear, the patterns of
+    the names that would matter.
     """
 
     roots: list[str] = field(default_factory=list)

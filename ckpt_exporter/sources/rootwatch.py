@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ckpt_exporter.sources.filestat import lstat
 from ckpt_exporter.sources.inotify_calls import (
     BASE_MASK,
     IN_CREATE,
@@ -170,10 +171,9 @@ class RootWatch:
         yield from self._trees.reconcile(root.node, hold=hold)
         suspended, root.suspended = root.suspended, []
         for path in suspended:
-            try:
-                self._active.consider(path, self._entry.clock(), os.lstat(path))
-            except OSError:
-                continue
+            st = lstat(path)
+            if st is not None:
+                self._active.consider(path, self._entry.clock(), st)
 
     def lose(self, root: Root, t: float, reason: str) -> None:
         """Stop watching a root that is no longer the directory at its path; believe its files for a while."""

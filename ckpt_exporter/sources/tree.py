@@ -51,6 +51,16 @@ class Node:
             node = node.parent
         return node
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether this node still hangs in its tree."""
+        node = self
+        while node.parent is not None:
+            if node.parent.child(node.name) is not node:
+                return False
+            node = node.parent
+        return True
+
     def below(self) -> Iterator[Node]:
         """Yield this node and every node below it; a node may be removed once it was yielded."""
         stack = [self]

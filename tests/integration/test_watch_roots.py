@@ -1,4 +1,4 @@
-"""The configured path itself may be missing, replaced, moved, a link, a pattern, unmounted or mounted over."""
+"""The configured path may be missing, replaced, moved, a link, a pattern, unmounted or mounted over."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_missing_root_is_watched_as_soon_as_it_appears(tmp_path) -> None:
 
 
 def test_a_removed_root_is_watched_again_when_it_is_back(tmp_path) -> None:
-    """rm -r of the root and mkdir of it again: down, up, a rescan, and the next save is seen."""
+    """Rm -r of the root and mkdir of it again: down, up, a rescan, and the next save is seen."""
     root = tmp_path / "root"
     root.mkdir()
     put(root / "old")
@@ -217,7 +217,7 @@ def mounts(tmp_path) -> Iterator[Callable[[Path], None]]:
 
 
 def test_a_file_system_mounted_over_the_root_is_watched(tmp_path, mounts) -> None:
-    """A mount over the root is noticed by itself; the files below it aren't deleted, the new one's are seen."""
+    """A mount over the root is noticed by itself; files below it aren't deleted, new ones are seen."""
     root = tmp_path / "root"
     root.mkdir()
     put(root / "below")

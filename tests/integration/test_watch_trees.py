@@ -115,7 +115,7 @@ def test_a_directory_from_outside_brings_its_files(tmp_path) -> None:
 
 
 def test_rotation_that_moves_away_makes_anew_and_removes_both(tmp_path) -> None:
-    """mv latest elsewhere, write latest again, remove both: the pattern that kills watchdog's own reader."""
+    """Mv latest elsewhere, write latest again, remove both: the pattern that kills watchdog's own reader."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / "latest").mkdir(parents=True)
     outside.mkdir()
@@ -182,13 +182,13 @@ def test_a_file_renamed_between_two_watched_directories_is_one_move(tmp_path) ->
         os.rename(one / "a", other / "a")
         put(str(one / "mark"))
         watched.seen.wait_kinds(str(other / "a"), "moved")
-        watched.seen.wait(lambda: not watched.engine()._changes.departures)
+        watched.seen.wait(lambda: not watched.engine()._changes.renames.departures)
         (moved,) = [event for event in watched.seen.events() if event.event == "moved"]
         assert (moved.path, moved.to, moved.size) == (str(one / "a"), str(other / "a"), 100)
 
 
 def test_deleting_a_tree_reports_each_file_once(tmp_path) -> None:
-    """rmtree gives one delete for every file and one for the directory, and frees its watches."""
+    """Rmtree gives one delete for every file and one for the directory, and frees its watches."""
     with watching(str(tmp_path)) as watched:
         folder = watched.path("step-1/sub")
         os.makedirs(folder)

@@ -35,14 +35,14 @@ def shared_watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 @pytest.fixture
-def watched(shared_watch: Watched, request: pytest.FixtureRequest) -> Iterator[Watched]:
-    """A directory of its own below the shared root, idle."""
+def watched(shared_watch: Watched, request: pytest.FixtureRequest) -> Watched:
+    """Give a directory of its own below the shared root, idle."""
     name = f"case-{abs(hash(request.node.name))}"
     root = os.path.join(shared_watch.root, name)
     os.mkdir(root)
     shared_watch.seen.wait(lambda: shared_watch.engine().find(root))
     shared_watch.idle()
-    yield Watched(shared_watch.source, shared_watch.seen, root)
+    return Watched(shared_watch.source, shared_watch.seen, root)
 
 
 def by_append(path: str) -> None:
@@ -327,7 +327,7 @@ def test_a_fifo_is_no_file(watched: Watched) -> None:
 
 
 def test_a_rename_before_the_close_is_followed(watched: Watched) -> None:
-    """safetensors renames its temporary file before it closes it: the close counts for the new name."""
+    """Safetensors renames its temporary file before it closes it: the close counts for the new name."""
     temporary, path = watched.path(".tmpAbC"), watched.path("model.safetensors")
     with open(temporary, "wb") as file:
         file.write(3 * BLOCK)
@@ -390,7 +390,10 @@ def test_a_file_unlinked_while_open_stays_deleted(watched: Watched) -> None:
 def test_a_killed_writer_closes_its_file(watched: Watched) -> None:
     """SIGKILL in mid-write ends in a close with the size reached, for the detector to judge."""
     path = watched.path("partial")
-    code = "import sys,time; f=open(sys.argv[1],'wb',0); f.write(b'x'*1000000); print('.',flush=True); time.sleep(60)"
+    code = (
+        "import sys,time\n"
+        "f=open(sys.argv[1],'wb',0); f.write(b'x'*1000000); print('.',flush=True); time.sleep(60)\n"
+    )
     with subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
