@@ -72,15 +72,16 @@ def machine(disk: str, memory: str) -> str:
     )
 
 
-def section(name: str, outcome: Outcome, seconds: float) -> str:
+def section(name: str, outcome: Outcome, seconds: float, *, quick: bool) -> str:
     """Return one benchmark as Markdown."""
     verdict = {True: "yes", False: "**no**", None: "-"}
+    command = f"python -m benchmarks {name}{' --quick' if quick else ''}"
     lines = [
         f"## {name}",
         "",
         f"Compared with: {outcome.against}",
         "",
-        f"{outcome.how} Command: `python -m benchmarks {name}` ({seconds:.0f} s).",
+        f"{outcome.how} Command: `{command}` ({seconds:.0f} s).",
         "",
         "| figure | measured: median (min..max, n) | target | met |",
         "|---|---|---|---|",

@@ -27,7 +27,7 @@ def measure(quick: bool) -> Outcome:
     return Outcome(
         "a plain watchdog observer with the default mask on the same load",
         f"{pairs} pairs, random order. Load: {SAVES} Trainer-like saves of {FILES} files, 64 KiB writes "
-        f"round robin, {LOAD_BYTES / 1e9:.1f} GB in all on tmpfs (one save after the other, earlier ones removed), "
+        f"round robin, {LOAD_BYTES / 1e9:.1f} GB on tmpfs (one after the other, earlier ones removed), "
         "unthrottled. User and system time from the first write until the exporter has counted the saves, or "
         "the observer is through its queue; the observer overflows at this rate, which makes its work less.",
         (
