@@ -49,6 +49,7 @@ class SaveInProgress:
         self.notes: set[str] = set()
         self.pids: set[int] = set()
         self.writers_alive: bool | None = None
+        self.alive_at = float("-inf")
         self.bytes_arrived = 0
         self._unmet: tuple[str | None, bool] | None = None
         self._bytes: int | None = None
@@ -123,9 +124,15 @@ class SaveInProgress:
         """Note which processes write it, and whether they still live."""
         self.writers_alive = writers.alive
         if writers.alive:
+            self.alive_at = max(self.alive_at, writers.t)
             self.pids |= set(writers.pids)
         if writers.commands and all(command in COPY_COMMANDS for command in writers.commands):
             self.notes.add("copy")
+
+    @property
+    def closed_by_living(self) -> bool:
+        """Tell whether its writers were seen alive after they had closed its last file."""
+        return self.alive_at >= max((r.closed_at or 0.0 for r in self.files.values()), default=0.0)
 
     def _note_open(self, record: FileRecord) -> None:
         if record.open:

@@ -16,11 +16,12 @@ MAX_PLACES = 256
 MAX_COMPONENTS = 1000
 # A file this much smaller than in the save before is cut short, not a slightly different model.
 TRUNCATED_SHARE = 0.9
+# A part of a checkpoint at least this large is one of its main files.
+MAIN_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    key: str
     sizes: dict[str, int]
 
 
@@ -35,7 +36,7 @@ class EarlierSaves:
         """Remember a complete save."""
         place = (save.holder, save.layout)
         if save.late_of is None:
-            self._shapes[place] = _Shape(save.key, _sizes(save))
+            self._shapes[place] = _Shape(_sizes(save))
         if save.rules.need == "expected":
             self._markers[place] = save.marker_at is not None or self._markers.get(place, False)
         for bounded in (self._shapes, self._markers):
@@ -47,22 +48,25 @@ class EarlierSaves:
         return self._markers.get((save.holder, save.layout))
 
     def cut_short(self, save: SaveInProgress) -> bool:
-        """Tell whether a file of this save ends well before the same file of the save before.
+        """Tell whether a save ends well before the same files of the save before it.
 
-        A smaller version under the very same name may be a smaller model: only writers known to have ended
-        make it a truncation.
+        Writers that lived after their last close were not killed while writing: what they wrote is what they
+        meant. Of writers that are known to have ended a shorter file is enough, of unknown ones files must be
+        missing as well: a smaller model is no fault.
         """
         before = self._shapes.get((save.holder, save.layout))
-        if before is None or save.writers_alive:
-            return False
-        if before.key == save.key and save.writers_alive is None:
+        if before is None or save.closed_by_living:
             return False
         sizes = _sizes(save)
-        shorter = [n for n, size in sizes.items() if size < TRUNCATED_SHARE * before.sizes.get(n, 0)]
-        main = [n for n in shorter if before.sizes[n] >= 0.1 * sum(before.sizes.values())]
-        missing = before.sizes.keys() - sizes.keys()
-        fewer = bool(missing) and sizes.keys() < before.sizes.keys() and save.writers_alive is False
-        return bool(main) or fewer
+        total = sum(before.sizes.values())
+        shorter = any(
+            size < TRUNCATED_SHARE * before.sizes.get(name, 0) and before.sizes[name] >= MAIN_SHARE * total
+            for name, size in sizes.items()
+        )
+        missing = sizes.keys() < before.sizes.keys()
+        if save.writers_alive is False:
+            return shorter or missing
+        return missing and sum(sizes.values()) < TRUNCATED_SHARE * total
 
 
 def _sizes(save: SaveInProgress) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from ckpt_exporter.logs import log_event
 from ckpt_exporter.model import Fact, FileEvent, Progress, ProgressMethod
@@ -35,6 +36,7 @@ class DirectoryWriters:
         self._lock = threading.Lock()
         self._files: dict[str, str | None] = {}
         self._last_open = float("-inf")
+        self._closed = False
         self._io_before: dict[int, tuple[int, int]] = {}
         self._due = threading.Event()
         self._stopping = threading.Event()
@@ -53,7 +55,9 @@ class DirectoryWriters:
             if event.event in ("create", "open") and event.path is not None:
                 self._remember(event.path, event.inode)
             elif event.event in ("close_write", "deleted") and event.path is not None:
-                self._files.pop(event.path, None)
+                if self._files.pop(event.path, None) is not None and event.event == "close_write":
+                    self._closed = True
+                    self._due.set()
             elif event.event == "moved" and event.path in self._files:
                 inode = self._files.pop(event.path)
                 if event.to is not None:
@@ -91,13 +95,21 @@ class DirectoryWriters:
 
     def _look(self) -> None:
         with self._lock:
-            files = dict(self._files)
+            files, closed, self._closed = dict(self._files), self._closed, False
+        if closed:
+            self._tell_if_alive()
         writers = self._scan.scan(self._clock(), files)
         if writers is not None:
             fresh = [pid for pid in writers.pids if pid not in self._io_before]
             self._io_before = {p: self._io_before[p] for p in writers.pids if p in self._io_before}
             self._io_before.update(io_written(fresh))
             self._emit(writers)
+
+    def _tell_if_alive(self) -> None:
+        """Say at once after a close whether the writers live: a killed one closes its files by dying."""
+        last = self._scan.last
+        if last is not None and self._scan.is_alive():
+            self._emit(replace(last, t=self._clock(), alive=True))
 
     def overwrite_position(self, path: str) -> tuple[int, ProgressMethod] | None:
         """Tell how many bytes were written over a file in place, by its writer's descriptor or its I/O.

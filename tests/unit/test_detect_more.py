@@ -320,3 +320,29 @@ def test_lost_close_does_not_hold_a_save_for_ever() -> None:
     story = Story().at(0).create("ckpt-1/a.bin").at(1).progress("ckpt-1/a.bin", 5 * MB, writers=None)
 
     assert story.at(602).results() == ["incomplete"]
+
+
+def _two_saves(size: int) -> Story:
+    story = Story().write("model_step1.pt", 0, 1, 100 * MB).at(20).create("model_step2.pt")
+    return story.writers(7, paths=(f"{ROOT}/model_step2.pt",)).at(21).close("model_step2.pt", size)
+
+
+def test_file_cut_short_by_a_killed_writer_is_incomplete() -> None:
+    """A file far shorter than in the save before, whose writer was gone when it was closed, is incomplete."""
+    story = _two_saves(30 * MB).at(22).writers(7, alive=False).at(60)
+
+    assert [s.result for s in story.saves] == ["complete", "incomplete"]
+
+
+def test_smaller_model_of_a_living_writer_is_complete() -> None:
+    """A writer that lives after its close meant the smaller file, even if it ends soon after."""
+    story = _two_saves(30 * MB).at(21.01).writers(7).at(22).writers(7, alive=False).at(60)
+
+    assert [s.result for s in story.saves] == ["complete", "complete"]
+
+
+def test_smaller_file_of_unknown_writers_is_complete() -> None:
+    """Without knowing the writers, a smaller file alone is no fault."""
+    story = Story().write("model_step1.pt", 0, 1, 100 * MB).write("model_step2.pt", 20, 21, 30 * MB).at(60)
+
+    assert [s.result for s in story.saves] == ["complete", "complete"]
