@@ -318,6 +318,7 @@ def test_initial_files_of_a_late_root_are_initial(tmp_path) -> None:
         os.rename(staged, root)
         put(root / "new")
         watched.seen.wait(lambda: watched.seen.kinds(str(root / "new"))[-1:] == ["close_write"])
+        watched.seen.wait(lambda: ("rescan", "appeared") in watched.seen.changes())
         found = [
             fact
             for fact in watched.seen.facts
