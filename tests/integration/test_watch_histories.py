@@ -78,7 +78,8 @@ class History:
     def step(self) -> None:
         action = self.random.choice(
             [self.write, self.write, self.write, self.nest, self.overwrite, self.rename_file,
-             self.rename_folder, self.publish, self.remove, self.remove_folder, self.move_out, self.move_in, self.pause]
+             self.rename_folder, self.publish, self.remove, self.remove_folder, self.move_out,
+             self.move_in, self.pause]
         )  # fmt: skip
         try:
             action()

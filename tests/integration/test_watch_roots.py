@@ -169,6 +169,7 @@ def test_an_unreadable_root_is_a_state(tmp_path) -> None:
         os.setgroups([]); os.setgid(65534); os.setuid(65534)
         with watching(sys.argv[1], sys.argv[2], up=False) as watched:
             watched.seen.wait(lambda: ("down", "permission_denied") in watched.seen.changes())
+            watched.seen.wait(lambda: ("rescan", "start") in watched.seen.changes())
             open(sys.argv[2] + "/a", "w").close()
             watched.seen.wait_kinds(sys.argv[2] + "/a", "create", "close_write")
             assert watched.source.healthy
@@ -317,6 +318,7 @@ def test_initial_files_of_a_late_root_are_initial(tmp_path) -> None:
         os.rename(staged, root)
         put(root / "new")
         watched.seen.wait(lambda: watched.seen.kinds(str(root / "new"))[-1:] == ["close_write"])
+        watched.seen.wait(lambda: ("rescan", "appeared") in watched.seen.changes())
         found = [
             fact
             for fact in watched.seen.facts
