@@ -41,8 +41,9 @@ from ckpt_exporter.web.server import WebServer
 
 _LOG = logging.getLogger("ckpt_exporter")
 
-# How often quiet saves are looked at; a save's times do not depend on it.
+# How often quiet saves are looked at; a save's times do not depend on it. Nothing can end while none is open.
 TICK_SECONDS = 0.25
+IDLE_TICK_SECONDS = 1.0
 
 
 class Exporter:
@@ -104,13 +105,14 @@ class Exporter:
             _LOG, logging.INFO, "listening", address=self.address, version=__version__, directories=count
         )
 
-    def tick(self) -> None:
-        """Let saves that have gone quiet end, and say if the recording had to stop."""
-        self.ledger.tick(self._clock())
+    def tick(self) -> float:
+        """Let saves that have gone quiet end; return in how many seconds to come again."""
+        saving = self.ledger.tick(self._clock())
         recorder = self._recorder
         if recorder is not None and recorder.failed is not None:
             self._recorder = None
             log_event(_LOG, logging.ERROR, "recording stopped", reason=recorder.failed)
+        return TICK_SECONDS if saving else IDLE_TICK_SECONDS
 
     def stop(self) -> None:
         """Stop everything, in less than two seconds; what is committed by now is counted."""
@@ -245,9 +247,10 @@ def run_exporter(
         exporter = Exporter(config, recorder=recorder)
         exporter.start()
         started(exporter)
+        wait_seconds = TICK_SECONDS
         try:
             while not signals.stop and not until():
-                signals.wake.wait(TICK_SECONDS)
+                signals.wake.wait(wait_seconds)
                 signals.wake.clear()
                 if signals.reload:
                     signals.reload = False
@@ -255,7 +258,7 @@ def run_exporter(
                         log_event(_LOG, logging.WARNING, "nothing to reload: no --config.file was given")
                     else:
                         exporter.reload(read)
-                exporter.tick()
+                wait_seconds = exporter.tick()
         finally:
             exporter.stop()
     log_event(_LOG, logging.INFO, "stopped")

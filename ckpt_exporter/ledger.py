@@ -138,12 +138,14 @@ class Ledger:
             self._enter(saves)
         self._tell(saves)
 
-    def tick(self, now: float) -> None:
-        """Let time pass, so that quiet saves end."""
+    def tick(self, now: float) -> bool:
+        """Let time pass, so that quiet saves end; tell whether any save is still open."""
         with self._lock:
             saves = self._tick(now)
             self._enter(saves)
+            busy = any(book.detector.busy for book in self._books.values())
         self._tell(saves)
+        return busy
 
     def finish(self, now: float) -> None:
         """End what is committed; called once when watching stops."""

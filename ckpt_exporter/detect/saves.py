@@ -120,6 +120,11 @@ class SaveDetector:
         )
 
     @property
+    def busy(self) -> bool:
+        """Tell whether any group of files is open, so that time can end something."""
+        return bool(self._saves.by_key)
+
+    @property
     def retained(self) -> tuple[int, int] | None:
         """Complete checkpoints on disk and their bytes; None before the tree has been scanned."""
         if not self._scanned:

@@ -22,6 +22,7 @@ MAIN_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
+    key: str
     sizes: dict[str, int]
 
 
@@ -36,7 +37,7 @@ class EarlierSaves:
         """Remember a complete save."""
         place = (save.holder, save.layout)
         if save.late_of is None:
-            self._shapes[place] = _Shape(_sizes(save))
+            self._shapes[place] = _Shape(save.key, _sizes(save))
         if save.rules.need == "expected":
             self._markers[place] = save.marker_at is not None or self._markers.get(place, False)
         for bounded in (self._shapes, self._markers):
@@ -66,7 +67,7 @@ class EarlierSaves:
         missing = sizes.keys() < before.sizes.keys()
         if save.writers_alive is False:
             return shorter or missing
-        return missing and sum(sizes.values()) < TRUNCATED_SHARE * total
+        return missing and before.key != save.key and sum(sizes.values()) < TRUNCATED_SHARE * total
 
 
 def _sizes(save: SaveInProgress) -> dict[str, int]:

@@ -24,7 +24,7 @@ from watchdog.events import (
 )
 from watchdog.observers.api import BaseObserver, EventDispatcher, EventEmitter, EventQueue, ObservedWatch
 
-from ckpt_exporter.model import DirectorySettings, Fact, FileEvent
+from ckpt_exporter.model import DirectorySettings, Fact, FileEvent, Progress
 from ckpt_exporter.sources.entry import Entry, Shared
 from ckpt_exporter.sources.inotify import InotifyEngine, NoInotifyError
 from ckpt_exporter.sources.poll import PollEngine
@@ -109,7 +109,6 @@ class DirectoryEmitter(EventEmitter):
         # What a successor may go on with after a failure.
         self.last_engine: InotifyEngine | PollEngine | None = None
         self._retry_at = float("inf")
-        self._full = False
         self.fail_next_step = False  # for tests of the supervisor
 
     # --- thread -----------------------------------------------------------------------------------------
@@ -134,9 +133,6 @@ class DirectoryEmitter(EventEmitter):
             self._beat()
             if self.fail_next_step:
                 raise RuntimeError("asked to fail")
-            if self._full and self._event_queue.empty():
-                self._full = False
-                self.engine.rescan("dropped")
             try:
                 self.engine.step()
             except NoInotifyError:
@@ -201,23 +197,24 @@ class DirectoryEmitter(EventEmitter):
 
     # --- queue ------------------------------------------------------------------------------------------
 
-    def _put(self, fact: Fact, wait: bool) -> bool:  # noqa: FBT001  (a callback's second argument)
+    def _put(self, fact: Fact) -> None:
+        """Queue a fact for the reader.
+
+        While the queue is full this thread waits and the kernel's own queue fills: if that overflows, it says
+        so and the tree is compared with the disk. Only looks at progress are dropped, since others follow.
+        """
         item = (as_event(fact), self.watch)
-        while True:
+        while self.should_keep_running():
             try:
-                if wait:
-                    self._event_queue.put(item, timeout=0.2)
-                else:
-                    self._event_queue.put(item, block=False)
+                self._event_queue.put(item, timeout=0.2)
             except queue.Full:
                 self._beat()
-                if wait and self.should_keep_running():
-                    continue
-                with self._shared.counts.lock:
-                    self._shared.counts.dropped += 1
-                self._full = True
-                return False
-            return True
+                if isinstance(fact, Progress):
+                    with self._shared.counts.lock:
+                        self._shared.counts.dropped += 1
+                    return
+            else:
+                return
 
 
 class CheckpointObserver(BaseObserver):

@@ -19,8 +19,9 @@ from ckpt_exporter.model import (
     WatchChange,
     WatchEvent,
 )
-from ckpt_exporter.sources.filestat import Births, FileSystems, inode_name, is_shared
+from ckpt_exporter.sources.filestat import Births, FileSystems, inode_name
 from ckpt_exporter.sources.inotify_calls import InotifyCalls
+from ckpt_exporter.sources.mounts import is_shared
 
 LOG = logging.getLogger("ckpt_exporter.watch")
 
@@ -149,7 +150,7 @@ class Shared:
 class Entry:
     """One configured directory while it is watched; used by its own thread only."""
 
-    def __init__(self, directory: DirectorySettings, shared: Shared, put: Callable[[Fact, bool], bool]):
+    def __init__(self, directory: DirectorySettings, shared: Shared, put: Callable[[Fact], None]):
         self.directory = directory
         self.name = directory.name
         self.shared = shared
@@ -168,9 +169,9 @@ class Entry:
 
     # --- facts out --------------------------------------------------------------------------------------
 
-    def emit(self, fact: Fact, *, wait: bool = False) -> None:
-        """Queue one fact; ``wait`` for room instead of dropping it (a scan can wait, events cannot)."""
-        self.put(fact, wait)
+    def emit(self, fact: Fact) -> None:
+        """Queue one fact."""
+        self.put(fact)
 
     def file(
         self,
@@ -203,11 +204,11 @@ class Entry:
             modified=self.modified(st, initial=initial) if known and st is not None else None,
         )
         self.shared.counts.event(event)
-        self.emit(fact, wait=initial)
+        self.emit(fact)
 
     def change(self, event: WatchEvent, reason: str) -> None:
         """Queue a change of the watch itself."""
-        self.emit(WatchChange(self.clock(), self.name, event, reason), wait=True)
+        self.emit(WatchChange(self.clock(), self.name, event, reason))
 
     def set_up(self, *, up: bool, reason: str) -> None:
         """Queue ``up`` or ``down`` when that is news."""

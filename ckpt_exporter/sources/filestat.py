@@ -6,10 +6,11 @@ import ctypes
 import errno
 import fcntl
 import os
-import re
 import signal
 import struct
 import time
+
+from ckpt_exporter.sources.mounts import parse_mountinfo
 
 _AT_FDCWD = -100
 _AT_SYMLINK_NOFOLLOW = 0x100
@@ -18,34 +19,6 @@ _STATX_BTIME = 0x800
 _BTIME_OFFSET = 80
 _STATX_BYTES = 256
 _OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-
-# mountinfo writes a space as \040.
-_ESCAPED = re.compile(rb"\\([0-7]{3})")
-
-# File systems that other hosts can write too, or whose answers come from a user process.
-_SHARED_TYPES = frozenset(
-    [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "fhgfs",
-        "gfs2",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "pvfs2",
-        "smb3",
-        "smbfs",
-        "virtiofs",
-        "wekafs",
-    ]
-)
 
 
 class Births:
@@ -156,11 +129,6 @@ def _walk(fd: int, deadline: float) -> int | None:
             return None
 
 
-def is_shared(fstype: str) -> bool:
-    """Tell whether other hosts (or a user process) may change a file system of this type unseen."""
-    return fstype in _SHARED_TYPES or fstype.startswith("fuse.") or fstype == "fuse"
-
-
 class FileSystems:
     """Types of the mounted file systems by device number, read from mountinfo when first asked."""
 
@@ -184,17 +152,10 @@ def mount_points(mountinfo: str) -> list[tuple[str, str]]:
     """Return (mount point, type) of every mount, in mount order."""
     try:
         with open(mountinfo, "rb") as file:
-            lines = file.read().splitlines()
+            text = os.fsdecode(file.read())
     except OSError:
         return []
-    mounts: list[tuple[str, str]] = []
-    for line in lines:
-        before, _, after = line.partition(b" - ")
-        fields = before.split()
-        if len(fields) > 4 and after:
-            point = _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), fields[4])
-            mounts.append((os.fsdecode(point), after.split()[0].decode()))
-    return mounts
+    return [(entry.mountpoint, entry.fstype) for entry in parse_mountinfo(text)]
 
 
 def _mount_type(mountinfo: str, real_path: str) -> str:

@@ -121,7 +121,10 @@ class Renames:
         if st is not None and not stat.S_ISREG(st.st_mode):
             return
         if st is not None and not departure.stale:
-            self._tree.remember(node, name, departure.known or known_of(st))
+            # A closed file is known as it is now: its size at the close could not be asked once its name
+            # had changed, and a comparison with the disk would take the difference for another write.
+            known = departure.known if departure.file is not None else None
+            self._tree.remember(node, name, known or known_of(st))
         if departure.stale and st is not None:
             self._trees.report(node, name, st, "found")
             return

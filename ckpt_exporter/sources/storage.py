@@ -146,6 +146,7 @@ class _Directory:
     path: str
     local_path: str | None = None
     real_path: str | None = None
+    traced_path: str | None = None
     backing: Backing | None = None
     worker_key: tuple[str, int] = ("", 0)
     identified: float = float("-inf")
@@ -188,6 +189,7 @@ class StorageSource:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._workers: dict[tuple[str, int], _MountWorker] = {}
+        self._entries: Sequence[MountEntry] = ()
         self._heartbeat = float("-inf")
         self._failing = False
         self._directories: tuple[_Directory, ...] = ()
@@ -253,14 +255,19 @@ class StorageSource:
     def _identify(self, items: Sequence[_Directory], now: float) -> None:
         """Find out the mount of each directory anew: mounts come and go under a path."""
         entries = read_mountinfo(self._proc)
+        same, self._entries = entries == self._entries, entries
         for item in items:
             local_path = follow_links(item.path, entries)
+            if same and local_path == item.local_path and (item.real_path or local_path) == item.traced_path:
+                item.identified = now  # nothing was mounted or turned: the same device
+                continue
             if local_path != item.local_path:
                 # A link was turned to another place: what lay behind the old one no longer counts.
                 item.local_path, item.real_path = local_path, None
             path = item.real_path or local_path
             entry = find_mount(path, entries)
             item.backing = trace_backing(path, entries, sys=self._sys)
+            item.traced_path = path
             item.worker_key = (entry.mountpoint, entry.mount_id) if entry else ("", 0)
             item.identified = now
 
