@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ckpt_exporter.model import Progress, ProgressMethod
-from ckpt_exporter.sources.filestat import data_bytes, inode_name, local_writers, lstat
+from ckpt_exporter.sources.filestat import data_bytes, inode_name, is_filled, local_writers, lstat
 
 if TYPE_CHECKING:
     from ckpt_exporter.sources.entry import Entry, InodeKey
@@ -332,6 +332,10 @@ class ActiveFiles:
         if now < file.walk_at:
             return self._between_walks(file, st, kind)
         try:
+            # A file once seen with holes is measured to the last of them.
+            if file.method != "data" and is_filled(file.path, st.st_size):
+                file.method, file.checked_at, file.walked = "size", now, None
+                return st.st_size
             data, cost = data_bytes(file.path)
         except OSError:
             return self._denied(file, st, kind)
