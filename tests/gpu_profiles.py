@@ -1,8 +1,9 @@
-"""A simulation of GPUs under training: readings as a driver would give them, from a history that knows its truth.
+"""A simulation of GPUs under training: a history that knows its truth, read as a driver would give it.
 
 Nothing here was recorded. The levels (549 W at work, 153 W spinning, 150 W idle with a context, 700 W limit)
-are those of published 8-GPU training traces. A history is a list of ``Stop``s of work; power is constant between changes of a
-GPU's state, so means over a driver's averaging window are exact, and so is the truth: the area of the stops.
+are those of published 8-GPU training traces. A history is a list of ``Stop``s of work; values are constant
+between changes of a GPU's state, so means over a driver's averaging window are exact, and so is the truth:
+the area of the stops.
 """
 
 from __future__ import annotations
@@ -99,13 +100,30 @@ def save(start: float, end: float, *, name: str = "step-1", directory: str = "d"
     """One complete save of a directory; bytes flow all the time unless told otherwise."""
     flow = more.pop("flow", ((start, end),))
     return Save(
-        directory, f"/data/{directory}/{name}", "torch", 1, "complete", None, start, end, end - start, 1 << 30, 8,
-        None, None, None, None, flow=flow, **more,  # type: ignore[arg-type]
-    )  # fmt: skip
+        directory=directory,
+        path=f"/data/{directory}/{name}",
+        layout="torch",
+        step=1,
+        result="complete",
+        reason=None,
+        start=start,
+        end=end,
+        duration_seconds=end - start,
+        bytes=1 << 30,
+        files=8,
+        active_seconds=None,
+        average_bandwidth=None,
+        sustained_bandwidth=None,
+        peak_bandwidth=None,
+        flow=flow,  # type: ignore[arg-type]
+        **more,  # type: ignore[arg-type]
+    )
 
 
-def job(gpus: Sequence[int], *, directory: str = "d", pids: tuple[int, ...] = (7,), t: float = 0.0) -> Writers:
-    """The run that writes below a directory, on these GPUs."""
+def job(
+    gpus: Sequence[int], *, directory: str = "d", pids: tuple[int, ...] = (7,), t: float = 0.0
+) -> Writers:
+    """Tell which run writes below a directory, on which GPUs."""
     return Writers(t, directory, pids, run=directory, run_id=directory, gpus=tuple(gpus))
 
 
@@ -166,7 +184,7 @@ class Trace:
         return (self._sum(column, t) - self._sum(column, t - window)) / window
 
     def state(self, t: float) -> Level:
-        """What the GPU is in at a moment."""
+        """Return what the GPU shows at a moment."""
         return self.levels[max(0, bisect_right(self.starts, t) - 1)]
 
 
@@ -228,7 +246,7 @@ class Reader:
 
 
 def gpu_set(profile: Profile, t: float = 0.0) -> GpuSet:
-    """The GPUs of a profile."""
+    """Return the GPUs of a profile."""
     infos = [
         GpuInfo(i, f"GPU-{i}", "simulated", limit_w=profile.limit_w, power_smoothing=profile.smoothing)
         for i in range(profile.gpus)

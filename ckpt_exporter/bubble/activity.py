@@ -167,8 +167,8 @@ def learn_floor(rows: Rows, window_s: float, *, attended: bool = False) -> float
             powers.append(power)
     if len(powers) < MIN_FLOOR_ROWS:
         return None
-    low, high = quantile(powers, 0.25), _high(rows, POWER)
-    return median([power for power in powers if power <= low + 0.1 * max(high - low, 0.1 * low)])
+    low = quantile(powers, 0.25)
+    return median([power for power in powers if power <= 1.1 * low])
 
 
 def _gpm(rows: Rows) -> Scale | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isnan
-from statistics import fmean, median, pstdev
+from statistics import fmean, median
 from typing import Final
 
 from ckpt_exporter.bubble.activity import Power, Scale, scales
@@ -84,7 +84,7 @@ def _settle(
         return None
     times = [curve.times[i] for i in chosen]
     values = [curve.values[i] for i in chosen]
-    period = find_period(times, values) if pstdev(values) > QUIET_DEVIATION * fmean(values) else None
+    period = find_period(times, values) if _deviation(values) > QUIET_DEVIATION * fmean(values) else None
     smooth = curve.smoothed(period) if period else curve
     level = median(smooth.values[i] for i in chosen)
     if level <= 0.1:
@@ -95,8 +95,13 @@ def _settle(
     high = sorted(values)[int(0.75 * len(values))] / level
     length = len(times) * median(b - a for a, b in pairwise(times))
     return Baseline(
-        times[-1], scale.normalised(level), pstdev(relative), fmean(relative), length, high, period
+        times[-1], scale.normalised(level), _deviation(relative), fmean(relative), length, high, period
     )
+
+
+def _deviation(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return fmean((value - mean) ** 2 for value in values) ** 0.5
 
 
 def find_period(times: Sequence[float], values: Sequence[float]) -> float | None:

@@ -35,6 +35,18 @@ class Episode:
         """Seconds from edge to edge."""
         return self.end - self.start
 
+    def since(self, t: float) -> Episode:
+        """Return the part from a moment on, as if all of it were alike."""
+        share = (self.end - t) / self.length
+        return replace(
+            self,
+            start=t,
+            seconds=self.seconds * share,
+            busy_seconds=self.busy_seconds * share,
+            idle_seconds=self.idle_seconds * share,
+            absent_seconds=self.absent_seconds * share,
+        )
+
     def cause(self, settings: BubbleSettings) -> StallCause:
         """Judge what stopped the work."""
         if self.length > settings.long_stall_seconds or self.absent_seconds > 0:

@@ -17,6 +17,7 @@ from ckpt_exporter.model import Bubble, GpuInfo, GpuSample, GpuSet, GpuStatus, S
 # GPUs that were seen once (MIG instances come and go) are kept for their counters, but not without end.
 MAX_GPUS = 64
 TRIM_SECONDS = 30.0
+DAY_SECONDS = 86400.0
 
 
 class BubbleDetector:
@@ -180,7 +181,8 @@ class BubbleDetector:
             return RunGpus([gpu for uuid, gpu in self._gpus.items() if uuid in known], known=True)
         others = self._runs.held_by_others(save.directory)
         gpus = [gpu for uuid, gpu in self._gpus.items() if uuid not in others]
-        return RunGpus([gpu for gpu in gpus if gpu.known_processes(gpu.last_t) != 0], known=False)
+        start = save.start - self.settings.lookback_seconds
+        return RunGpus([gpu for gpu in gpus if gpu.had_processes(start, save.end) is not False], known=False)
 
     def _ready(self, key: int, now: float) -> bool:
         span, settings = self._saves[key], self.settings
@@ -218,30 +220,45 @@ class BubbleDetector:
         out = []
         for uuid, ended in ripe:
             gpu = self._gpus.get(uuid)
-            if gpu is None or not ended.counts(self.settings) or self._claimed(gpu, ended):
+            rest = self._unclaimed(gpu, ended) if gpu else None
+            if gpu is None or rest is None or not rest.counts(self.settings):
                 continue
+            ended = rest  # noqa: PLW2901 (what no save claims of it)
             cause = ended.cause(self.settings)
             gpu.add_stall(cause, ended.seconds)
             out.append(Stall(gpu.info.gpu, ended.start, ended.end, cause, ended.seconds))
         return out
 
-    def _claimed(self, gpu: Gpu, ended: Episode) -> bool:
+    def _unclaimed(self, gpu: Gpu, ended: Episode) -> Episode | None:
+        """Return what of a stretch no save can have caused: all, nothing, or what came long after one."""
         before, after = self.settings.reach_before_seconds, self.settings.reach_after_seconds
-        return any(
-            save.start - before <= ended.end and ended.start <= save.end + after
+        claims = [
+            save.end
             for save in self._touching(gpu.info.uuid)
-        )
+            if save.start - before <= ended.end and ended.start <= save.end + after
+        ]
+        if not claims:
+            return ended
+        last = max(claims)
+        return ended.since(last) if ended.end - last > self.settings.lookahead_seconds else None
 
     def _forget(self, now: float) -> None:
         """Keep only what a judgement to come may need."""
         settings = self.settings
+        # A save that nobody ends would keep readings for ever.
+        self._open = {
+            save: key for save, key in self._open.items() if self._saves[key].start > now - DAY_SECONDS
+        }
         needed = [self._saves[key].start for key in (*self._open.values(), *self._pending)]
         keep_from = min([now - settings.ring_seconds, *(start - settings.before_seconds for start in needed)])
         for gpu in self._gpus.values():
             gpu.track.trim(keep_from)
             gpu.charges.forget(keep_from)
         oldest = keep_from - settings.lookahead_seconds
-        self._saves = {key: save for key, save in self._saves.items() if save.end >= oldest}
+        kept = {*self._open.values(), *self._pending}
+        self._saves = {
+            key: save for key, save in self._saves.items() if key in kept or oldest <= save.end < inf
+        }
         self._refresh()
 
 

@@ -21,6 +21,7 @@ NOTCH_DEPTH: Final = 0.15
 NOTCH_SIGMAS: Final = 5.0
 MIN_NOTCH_AREA: Final = 0.15
 MAX_NOTCH_SIGMA: Final = 0.6
+FLOOR_NOISE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,9 @@ class Activity:
         self.baseline = baseline
         self.raw = raw
         self.smooth = raw.smoothed(baseline.period) if baseline.period else raw
-        self.lost = self.smooth.mapped(lambda value: 1.0 - min(1.0, max(0.0, value)))
+        # Noise around a known floor is even: cut off at 0, its upper half alone would count as work.
+        least = -FLOOR_NOISE if baseline.scale.floor_w is not None and not baseline.scale.doubt else 0.0
+        self.lost = self.smooth.mapped(lambda value: 1.0 - min(1.0, max(least, value)))
         times = raw.times
         self.interval = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, isnan
 from statistics import median
 from typing import Final
 
@@ -15,7 +15,7 @@ from ckpt_exporter.bubble.baseline import Baseline, find_baseline
 from ckpt_exporter.bubble.causes import Episode, StallWatch
 from ckpt_exporter.bubble.settings import BubbleSettings
 from ckpt_exporter.bubble.spans import Span
-from ckpt_exporter.bubble.track import Track
+from ckpt_exporter.bubble.track import PROCESSES, Track
 from ckpt_exporter.model import GpuInfo, GpuSample, GpuStatus
 
 FIRST_LOOK_SECONDS: Final = 5.0
@@ -71,7 +71,7 @@ class Gpu:
         step = sample.t - self.last_t
         if step <= 0:
             return None
-        gap = step > self.gap_seconds
+        gap = step > 3.0 * self.settings.sample_seconds and step > self.gap_seconds
         ended = self.stalls.cut() if gap and self._sample is not None else None
         self._note(sample, step)
         self.track.append(sample, gap=gap)
@@ -98,7 +98,12 @@ class Gpu:
             return None
         if self._activity >= WORKING:
             self._worked = sample.t
-        return self.stalls.feed(sample.t, self._activity, sample.util, self.known_processes(sample.t))
+        processes = self.known_processes(sample.t)
+        if processes is None and self.held:
+            processes = 1
+        lag = self.baseline.scale.lag_s if self.baseline else None
+        lag = min(step, 1.0) / 2 if lag is None else lag
+        return self.stalls.feed(sample.t - lag, self._activity, sample.util, processes)
 
     def _look(self, t: float) -> None:
         """Look for the present steady state; what is low now is not taken for it too soon."""
@@ -134,6 +139,11 @@ class Gpu:
         """Return the number of processes on this GPU, None if that was not told lately."""
         return self.processes if t - self._processes_t <= PROCESSES_SECONDS else None
 
+    def had_processes(self, start: float, end: float) -> bool | None:
+        """Tell whether a process held this GPU between two moments; None unknown."""
+        told = [value for value in self.track.rows(start, end).column(PROCESSES) if not isnan(value)]
+        return any(told) if told else None
+
     def latched(self, t: float) -> bool:
         """Tell whether utilisation is stuck at 100 % with no process there."""
         util = self._sample.util if self._sample else None
@@ -155,8 +165,9 @@ class Gpu:
         learned = None
         if span is not None:
             learned = learn_floor(self.track.rows(*span), self._window_s)
-        elif self.processes:
-            learned = learn_floor(self.track.rows(-inf, inf), self._window_s, attended=True)
+        elif self.processes and not self._floors:
+            recent = self.track.rows(self.last_t - self.settings.recent_seconds, inf)
+            self.remember_floor(learn_floor(recent, self._window_s, attended=True))
         if learned is None and self._floors:
             learned = median(self._floors)
         return Power(self.info.limit_w, self._window_s, learned, self.info.power_smoothing is not True)

@@ -164,8 +164,9 @@ def _bounds(dip: Dip, case: Case, notes: set[str], settings: BubbleSettings) -> 
         first = case.span.start
     if not dip.recovered:
         last = case.span.end
-        own = owned(case.span, (dip.first, max(dip.last, dip.first + 0.1)), case.saves, settings)
-        if own and own[-1][1] >= dip.last and dip.last >= last - settings.sample_seconds:
+        moment = last + settings.sample_seconds
+        own = owned(case.span, (dip.first, max(dip.last, moment)), case.saves, settings)
+        if any(a < moment <= b for a, b in own):
             notes.add("not_recovered")
     return first, last
 
