@@ -1,0 +1,268 @@
+"""From GPU readings and saves to bubbles, stalls and counters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from ckpt_exporter.bubble.attribution import SaveSpan
+from ckpt_exporter.bubble.causes import Episode
+from ckpt_exporter.bubble.gpus import Gpu
+from ckpt_exporter.bubble.judge import Case
+from ckpt_exporter.bubble.runs import Runs
+from ckpt_exporter.bubble.settings import BubbleSettings
+from ckpt_exporter.bubble.verdict import RunGpus, judge
+from ckpt_exporter.model import Bubble, GpuInfo, GpuSample, GpuSet, GpuStatus, Save, Stall, Writers
+
+# GPUs that were seen once (MIG instances come and go) are kept for their counters, but not without end.
+MAX_GPUS = 64
+TRIM_SECONDS = 30.0
+DAY_SECONDS = 86400.0
+
+
+class BubbleDetector:
+    """Turn readings of GPUs into the cost of each save, and into stalls.
+
+    Facts come in time order; nothing here reads a clock. Each ended save gives one Bubble, once its dip is
+    over; its cost enters the counters at that moment.
+    """
+
+    def __init__(self, settings: BubbleSettings = BubbleSettings()) -> None:  # noqa: B008 (frozen)
+        self.settings = settings
+        self._gpus: dict[str, Gpu] = {}
+        self._uuids: dict[int, str] = {}
+        self._runs = Runs()
+        self._unplaced: list[Writers] = []
+        self._saves: dict[int, SaveSpan] = {}
+        self._open: dict[tuple[str, str], int] = {}
+        self._pending: dict[int, Save] = {}
+        self._episodes: list[tuple[str, Episode]] = []
+        self._next_key = 0
+        self._next_trim = -inf
+
+    # --- in ---------------------------------------------------------------------------------------------
+
+    def feed(self, fact: GpuSample | GpuSet | Writers) -> None:
+        """Take in one fact."""
+        if isinstance(fact, GpuSample):
+            self._on_sample(fact)
+        elif isinstance(fact, GpuSet):
+            self._on_set(fact)
+        else:
+            self._on_writers(fact)
+
+    def _on_sample(self, sample: GpuSample) -> None:
+        uuid = sample.uuid or self._uuids.get(sample.gpu) or f"gpu-{sample.gpu}"
+        gpu = self._gpus.get(uuid) or self._add(GpuInfo(sample.gpu, uuid))
+        ended = gpu.feed(sample)
+        if ended is not None:
+            self._episodes.append((uuid, ended))
+
+    def _add(self, info: GpuInfo) -> Gpu:
+        if len(self._gpus) >= MAX_GPUS:
+            oldest = min(self._gpus.values(), key=lambda gpu: gpu.last_t)
+            del self._gpus[oldest.info.uuid]
+        gpu = self._gpus[info.uuid] = Gpu(info, self.settings)
+        self._uuids[info.gpu] = info.uuid
+        self._place()
+        return gpu
+
+    def _on_set(self, fact: GpuSet) -> None:
+        self._uuids = {info.gpu: info.uuid for info in fact.gpus}
+        for info in fact.gpus:
+            if info.uuid in self._gpus:
+                self._gpus[info.uuid].info = info
+            else:
+                self._add(info)
+        self._place()
+
+    def _on_writers(self, writers: Writers) -> None:
+        if writers.gpus is not None and any(gpu not in self._uuids for gpu in writers.gpus):
+            self._unplaced = [*self._unplaced[-7:], writers]
+        self._note(writers)
+
+    def _place(self) -> None:
+        """Find the GPUs of runs that were seen before their GPUs were."""
+        waiting, self._unplaced = self._unplaced, []
+        for writers in waiting:
+            self._on_writers(writers)
+        self._refresh()
+
+    def _note(self, writers: Writers) -> None:
+        gpus = None
+        if writers.gpus is not None:
+            gpus = frozenset(self._uuids[gpu] for gpu in writers.gpus if gpu in self._uuids)
+        self._runs.note(writers, gpus if gpus or not writers.gpus else None)
+        self._refresh()
+
+    def save_began(self, directory: str, path: str, start: float) -> None:
+        """Note that a save is open since ``start``."""
+        if (directory, path) not in self._open:
+            self._open[directory, path] = self._enter(directory, path, start, inf)
+            self._refresh()
+
+    def save_ended(self, save: Save) -> None:
+        """Note that a save ended: complete, incomplete or aborted. Files that came late cost nothing more."""
+        key = self._open.pop((save.directory, save.path), None)
+        if save.late:
+            if key is not None:
+                del self._saves[key]
+        else:
+            key = self._enter(save.directory, save.path, save.start, save.end) if key is None else key
+            gpus = self._runs.of_save(save)
+            self._saves[key] = replace(self._saves[key], start=save.start, end=save.end, gpus=gpus)
+            self._pending[key] = save
+        self._refresh()
+
+    def _enter(self, directory: str, path: str, start: float, end: float) -> int:
+        self._next_key += 1
+        gpus = self._runs.latest(directory)
+        self._saves[self._next_key] = SaveSpan(self._next_key, start, end, directory, path, gpus)
+        return self._next_key
+
+    # --- out --------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> list[Bubble | Stall]:
+        """Return the bubbles whose dips are over and the stalls that ended."""
+        ready = [key for key in self._pending if self._ready(key, now)]
+        out: list[Bubble | Stall] = [self._judge(key, now) for key in ready]
+        out += self._stalls(now)
+        if now >= self._next_trim:
+            self._next_trim = now + TRIM_SECONDS
+            self._forget(now)
+        return out
+
+    def finish(self, now: float) -> list[Bubble | Stall]:
+        """Return what is left at the end: no reading comes after ``now``."""
+        out: list[Bubble | Stall] = [self._judge(key, now) for key in list(self._pending)]
+        for uuid, gpu in self._gpus.items():
+            ended = gpu.stalls.cut()
+            if ended is not None:
+                self._episodes.append((uuid, ended))
+        return [*out, *self._stalls(inf)]
+
+    def statuses(self, now: float) -> tuple[GpuStatus, ...]:
+        """Return every GPU as it is now, by index."""
+        gpus = sorted(self._gpus.values(), key=lambda gpu: (gpu.info.gpu, gpu.info.uuid))
+        return tuple(gpu.status(now) for gpu in gpus)
+
+    def gpus_of(self, directory: str) -> tuple[int, ...] | None:
+        """Return the indices of the GPUs of the run that writes below a directory; None unknown."""
+        gpus = self._runs.latest(directory)
+        return (
+            None if gpus is None else tuple(sorted(self._gpus[u].info.gpu for u in gpus if u in self._gpus))
+        )
+
+    # --- saves ------------------------------------------------------------------------------------------
+
+    def _touching(self, uuid: str) -> list[SaveSpan]:
+        """Return the saves that may have cost a GPU anything."""
+        return [
+            save for save in self._saves.values() if save.touches(uuid) and not self._elsewhere(save, uuid)
+        ]
+
+    def _elsewhere(self, save: SaveSpan, uuid: str) -> bool:
+        return save.gpus is None and uuid in self._runs.held_by_others(save.directory)
+
+    def _refresh(self) -> None:
+        """Tell the GPUs what runs and saves mean for them."""
+        held, margin = self._runs.held(), self.settings.mask_seconds
+        for uuid, gpu in self._gpus.items():
+            touching = self._touching(uuid)
+            gpu.held = uuid in held
+            gpu.saving = any(save.end == inf for save in touching)
+            gpu.masks = [(save.start - margin, save.end + margin) for save in touching]
+
+    def _candidates(self, key: int) -> RunGpus:
+        """Return whose GPUs a save may have stopped."""
+        save = self._pending[key]
+        known = self._runs.of_save(save)
+        if known is not None:
+            return RunGpus([gpu for uuid, gpu in self._gpus.items() if uuid in known], known=True)
+        others = self._runs.held_by_others(save.directory)
+        gpus = [gpu for uuid, gpu in self._gpus.items() if uuid not in others]
+        start = save.start - self.settings.lookback_seconds
+        return RunGpus([gpu for gpu in gpus if gpu.had_processes(start, save.end) is not False], known=False)
+
+    def _ready(self, key: int, now: float) -> bool:
+        span, settings = self._saves[key], self.settings
+        gpus = self._candidates(key).gpus
+        settle = settings.reach_after_seconds + max((_settle(gpu) for gpu in gpus), default=0.0)
+        if now < span.end + settle:
+            return False
+        if now >= span.end + settings.lookahead_seconds + settle:
+            return True
+        return not any(self._still_low(gpu, span, now) for gpu in gpus)
+
+    def _still_low(self, gpu: Gpu, span: SaveSpan, now: float) -> bool:
+        """Tell whether a GPU's dip goes on, and is not by now another save's."""
+        if now - gpu.last_t > gpu.gap_seconds or gpu.known_processes(now) == 0:
+            return False
+        later = [s for s in self._touching(gpu.info.uuid) if s.key != span.key and s.end > span.end]
+        if any(save.start <= span.end for save in later):
+            return False
+        return now - gpu.stalls.last_low < _settle(gpu)
+
+    def _judge(self, key: int, now: float) -> Bubble:
+        run = self._candidates(key)
+        save = self._pending.pop(key)
+        span = self._saves[key] = replace(self._saves[key], gpus=self._runs.of_save(save))
+        cases = [(gpu, Case(save, span, self._touching(gpu.info.uuid), now)) for gpu in run.gpus]
+        return judge(save, run, cases, self.settings)
+
+    # --- stalls -----------------------------------------------------------------------------------------
+
+    def _stalls(self, now: float) -> list[Stall]:
+        """Give out the stalls that no save can claim any more."""
+        settle = self.settings.reach_before_seconds + 2 * self.settings.sample_seconds
+        ripe = [(uuid, ended) for uuid, ended in self._episodes if now >= ended.end + settle]
+        self._episodes = [entry for entry in self._episodes if entry not in ripe]
+        out = []
+        for uuid, ended in ripe:
+            gpu = self._gpus.get(uuid)
+            rest = self._unclaimed(gpu, ended) if gpu else None
+            if gpu is None or rest is None or not rest.counts(self.settings):
+                continue
+            ended = rest  # noqa: PLW2901 (what no save claims of it)
+            cause = ended.cause(self.settings)
+            gpu.add_stall(cause, ended.seconds)
+            out.append(Stall(gpu.info.gpu, ended.start, ended.end, cause, ended.seconds))
+        return out
+
+    def _unclaimed(self, gpu: Gpu, ended: Episode) -> Episode | None:
+        """Return what of a stretch no save can have caused: all, nothing, or what came long after one."""
+        before, after = self.settings.reach_before_seconds, self.settings.reach_after_seconds
+        claims = [
+            save.end
+            for save in self._touching(gpu.info.uuid)
+            if save.start - before <= ended.end and ended.start <= save.end + after
+        ]
+        if not claims:
+            return ended
+        last = max(claims)
+        return ended.since(last) if ended.end - last > self.settings.lookahead_seconds else None
+
+    def _forget(self, now: float) -> None:
+        """Keep only what a judgement to come may need."""
+        settings = self.settings
+        # A save that nobody ends would keep readings for ever.
+        self._open = {
+            save: key for save, key in self._open.items() if self._saves[key].start > now - DAY_SECONDS
+        }
+        needed = [self._saves[key].start for key in (*self._open.values(), *self._pending)]
+        keep_from = min([now - settings.ring_seconds, *(start - settings.before_seconds for start in needed)])
+        for gpu in self._gpus.values():
+            gpu.track.trim(keep_from)
+            gpu.charges.forget(keep_from)
+        oldest = keep_from - settings.lookahead_seconds
+        kept = {*self._open.values(), *self._pending}
+        self._saves = {
+            key: save for key, save in self._saves.items() if key in kept or oldest <= save.end < inf
+        }
+        self._refresh()
+
+
+def _settle(gpu: Gpu) -> float:
+    """Return how long activity must be back before a dip counts as over (averaging, a step)."""
+    period = gpu.baseline.period if gpu.baseline else None
+    return 3.0 + (period or 0.0)
