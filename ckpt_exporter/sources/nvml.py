@@ -256,7 +256,7 @@ class NvmlSource:
         elif kind == "gpus":
             self._initialising = False
             self._gpus = tuple(GpuInfo(**identity) for identity in message["gpus"])
-            self._emit(GpuSet(t=message["t"], gpus=self._gpus))
+            self._tell(GpuSet(t=message["t"], gpus=self._gpus))
             if not self._gpus:
                 self._go_up()
         elif kind == "pids":
@@ -272,7 +272,7 @@ class NvmlSource:
         for sample in samples:
             self._collected += 1
             self._note_error(sample)
-            self._emit(sample)
+            self._tell(sample)
 
     def _note_error(self, sample: GpuSample) -> None:
         key = (sample.gpu, sample.uuid)
@@ -289,6 +289,12 @@ class NvmlSource:
                 uuid=sample.uuid,
                 reason=sample.error,
             )
+
+    def _tell(self, fact: Fact) -> None:
+        try:
+            self._emit(fact)
+        except Exception as error:  # noqa: BLE001 (room boundary: the next reading may find a taker)
+            log_event(_LOG, logging.ERROR, "a GPU reading was not taken in", error=error)
 
     # --- states
 
@@ -324,7 +330,7 @@ class NvmlSource:
             # Nobody shall take the last readings for present ones.
             now = self._clock()
             for gpu in self._gpus:
-                self._emit(GpuSample(t=now, gpu=gpu.gpu, uuid=gpu.uuid, error=state))
+                self._tell(GpuSample(t=now, gpu=gpu.gpu, uuid=gpu.uuid, error=state))
 
     def _end_child(self) -> None:
         child, self._child = self._child, None

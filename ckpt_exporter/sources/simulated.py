@@ -114,6 +114,8 @@ class SimulatedGpus:
         self._up = False
         self._present: TrainingState = "stopped"
         self._released = threading.Event()
+        self._away = threading.Event()
+        self._changed = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -125,18 +127,24 @@ class SimulatedGpus:
     def stop(self) -> None:
         """Stop within a second. A second call does nothing."""
         self._stopping.set()
+        self._changed.set()
         if self._thread is not None:
             self._thread.join(0.95)
         self._up = False
 
     def release(self) -> None:
         """Stay away until ``resume``."""
+        if self._thread is None:
+            return
+        self._away.clear()
         self._released.set()
-        self._up = False
+        self._changed.set()
+        self._away.wait(1.0)
 
     def resume(self) -> None:
         """Come back after ``release``."""
         self._released.clear()
+        self._changed.set()
 
     @property
     def up(self) -> bool:
@@ -171,12 +179,22 @@ class SimulatedGpus:
     def _run(self) -> None:
         while not self._stopping.is_set():
             began = self._clock()
-            if not self._released.is_set():
-                try:
-                    self._tick(began)
-                except Exception as error:  # noqa: BLE001 (thread boundary: a demonstration must not end for it)
-                    log_event(_LOG, logging.ERROR, "simulated GPU sampling failed", error=error)
-            self._stopping.wait(max(0.0, self._interval_seconds - (self._clock() - began)))
+            try:
+                self._step(began)
+            except Exception as error:  # noqa: BLE001, PERF203 (thread boundary: a demonstration must go on)
+                log_event(_LOG, logging.ERROR, "simulated GPU sampling failed", error=error)
+            self._changed.wait(max(0.0, self._interval_seconds - (self._clock() - began)))
+            self._changed.clear()
+
+    def _step(self, now: float) -> None:
+        if not self._released.is_set():
+            self._tick(now)
+            return
+        if self._up:
+            self._up = False
+            for info in self.gpus:
+                self._emit(GpuSample(t=now, gpu=info.gpu, uuid=info.uuid, error="released"))
+        self._away.set()
 
     def _tick(self, now: float) -> None:
         if not self._up:

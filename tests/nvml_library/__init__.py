@@ -79,6 +79,11 @@ WRITING = {
 }
 
 
+def uuid_of(gpu: int) -> str:
+    """Return the UUID of a simulated GPU, by its place on the board."""
+    return f"GPU-00000000-0000-0000-0000-{gpu:012d}"
+
+
 def compile_library(folder: Path, without: Iterable[str] = ()) -> Path:
     """Compile the library into a folder of its own, without some symbols; skip the test if gcc is missing."""
     compiler = shutil.which("gcc")
@@ -106,7 +111,7 @@ class SimulatedNvml:
         self.order = range(MAX_GPUS)
         self.driver = "580.95.05"
         for gpu in range(MAX_GPUS):
-            self._text(gpu, _UUID, f"GPU-00000000-0000-0000-0000-{gpu:012d}")
+            self._text(gpu, _UUID, uuid_of(gpu))
             self._text(gpu, _NAME, "NVIDIA H100 80GB HBM3 (simulated)")
             self.set(gpu, arch=HOPPER, gpm_support=1, limit_w=700, smoothing_ret=NOT_SUPPORTED, **TRAINING)
 
@@ -137,10 +142,6 @@ class SimulatedNvml:
     def set_name(self, gpu: int, name: str, arch: int = HOPPER) -> None:
         self._text(gpu, _NAME, name)
         self.set(gpu, arch=arch)
-
-    @staticmethod
-    def uuid(gpu: int) -> str:
-        return f"GPU-00000000-0000-0000-0000-{gpu:012d}"
 
     # --- the library as a whole
 
