@@ -305,6 +305,7 @@ class SaveDetector:
             ended = min(record.changed_at if progress.modified is None else progress.modified, progress.t)
             self._count(save, record, record.close(ended, progress.size, None))
             save.closed(record)
+            note_sign(self._saves, path, ended)
         elif record.open and progress.writers:
             record.changed_at = max(record.changed_at, progress.t)
 
