@@ -421,7 +421,8 @@ class SaveDetector:
 def _is_rewrite(old: FileRecord, event: FileEvent) -> bool:
     """Tell a new version of a closed file from its being opened again to add to it."""
     if event.event == "create":
-        return not event.found or (event.inode is not None and event.inode != old.inode)
+        # A version whose inode could not be asked for is the one that the scan finds now.
+        return not event.found or (None not in (event.inode, old.inode) and event.inode != old.inode)
     return event.size is None or event.size < old.size
 
 
