@@ -166,6 +166,8 @@ class SaveDetector:
                 save.reopen(old, event.t)
             return
         known = self.inventory.get(path)
+        if known is not None and event.found and _unchanged(event, known):
+            return
         existing = known.size if known is not None and event.event == "open" else 0
         if event.size is not None and event.size < existing:
             existing = 0
@@ -193,7 +195,7 @@ class SaveDetector:
     def _unannounced(self, event: FileEvent, path: str) -> SaveInProgress | None:
         """Begin a record for a file whose opening was missed; None if nothing was written to it."""
         known = self.inventory.get(path)
-        if known is not None and event.size == known.size and not _newer(event.modified, known.modified):
+        if known is not None and _unchanged(event, known):
             return None
         start = event.started if event.started is not None else event.modified
         return self._place(FileRecord(path, event.t, start=_earliest(event.t, start)), path, event.t)
@@ -433,8 +435,12 @@ def _closed_again(event: FileEvent, record: FileRecord) -> bool:
     return event.modified <= record.closed_at and event.size == record.size
 
 
-def _newer(modified: float | None, than: float | None) -> bool:
-    return modified is not None and modified > (than or 0.0)
+def _unchanged(event: FileEvent, known: KnownFile) -> bool:
+    """Tell whether a file is still as it was when its save ended."""
+    if event.size != known.size or event.modified is None:
+        return event.size == known.size
+    # File times tick in steps of up to 10 ms.
+    return event.modified <= (known.modified or 0.0) + 0.01
 
 
 def _earliest(t: float, other: float | None) -> float:
