@@ -278,10 +278,20 @@ class SaveDetector:
                 self._catch_up(event, to)
         elif self.inventory.get(path) is not None:
             self.inventory.rename(path, to, self._saves.key_at_rest(to))
-        elif not layouts.is_pointer(path):
+        elif not layouts.is_pointer(path) and not self._found_before(event, to):
             self._on_arrived(event, to)
             return
         note_sign(self._saves, to, event.t)
+
+    def _found_before(self, event: FileEvent, to: str) -> bool:
+        """Tell whether a scan has found the renamed file under its new name before the rename was told."""
+        if event.inode is None:
+            return False
+        save = self._saves.by_path.get(to)
+        if save is not None:
+            return save.files[to].inode == event.inode
+        known = self.inventory.get(to)
+        return known is not None and _unchanged(event, known)
 
     def _catch_up(self, event: FileEvent, path: str) -> None:
         """Learn the final size of a file that was renamed before its size at the close could be asked."""
