@@ -449,8 +449,8 @@ def _unchanged(event: FileEvent, known: KnownFile) -> bool:
     """Tell whether a file is still as it was when its save ended."""
     if event.size != known.size or event.modified is None:
         return event.size == known.size
-    # File times tick in steps of up to 10 ms.
-    return event.modified <= (known.modified or 0.0) + 0.01
+    # What a scan finds is compared across clocks: file times tick in steps of up to 10 ms.
+    return event.modified <= (known.modified or 0.0) + (0.01 if event.found else 0.0)
 
 
 def _earliest(t: float, other: float | None) -> float:
