@@ -279,9 +279,19 @@ class SaveDetector:
         elif self.inventory.get(path) is not None:
             self.inventory.rename(path, to, self._saves.key_at_rest(to))
         elif not layouts.is_pointer(path) and not self._found_before(event, to):
-            self._on_arrived(event, to)
-            return
+            self._on_written_unseen(event, to)
         note_sign(self._saves, to, event.t)
+
+    def _on_written_unseen(self, event: FileEvent, to: str) -> None:
+        """Take in a file that was written and renamed in a new directory before a watch or scan saw it."""
+        if self._ignored(to) or layouts.is_pointer(to):
+            return
+        begun = event.started if event.started is not None else event.modified
+        record = FileRecord(to, event.t, start=_earliest(event.t, begun))
+        save = self._place(record, to, event.t)
+        self._count(save, record, record.close(event.t, event.size, event.modified))
+        record.inode = event.inode
+        save.closed(record)
 
     def _found_before(self, event: FileEvent, to: str) -> bool:
         """Tell whether a scan has found the renamed file under its new name before the rename was told."""
