@@ -189,6 +189,8 @@ class SaveDetector:
             self._saves.relocate(before, path, event.t, self.settings.quiet_seconds)
             return
         known = self.inventory.get(path)
+        if known is not None and event.found and _unchanged(event, known):
+            return
         existing = known.size if known is not None and event.event == "open" else 0
         if event.size is not None and event.size < existing:
             existing = 0
@@ -217,7 +219,7 @@ class SaveDetector:
     def _unannounced(self, event: FileEvent, path: str) -> SaveInProgress | None:
         """Begin a record for a file whose opening was missed; None if nothing was written to it."""
         known = self.inventory.get(path)
-        if known is not None and event.size == known.size and not _newer(event.modified, known.modified):
+        if known is not None and _unchanged(event, known):
             return None
         start = event.started if event.started is not None else event.modified
         start = self._pointers_opened.pop(path, start)
@@ -301,10 +303,30 @@ class SaveDetector:
                 self._catch_up(event, to)
         elif self.inventory.get(path) is not None:
             self.inventory.rename(path, to, self._saves.key_at_rest(to))
-        elif not layouts.is_pointer(path):
-            self._on_arrived(event, to)
-            return
+        elif not layouts.is_pointer(path) and not self._found_before(event, to):
+            self._on_written_unseen(event, to)
         note_sign(self._saves, to, event.t)
+
+    def _on_written_unseen(self, event: FileEvent, to: str) -> None:
+        """Take in a file that was written and renamed in a new directory before a watch or scan saw it."""
+        if self._ignored(to) or layouts.is_pointer(to):
+            return
+        begun = event.started if event.started is not None else event.modified
+        record = FileRecord(to, event.t, start=_earliest(event.t, begun))
+        save = self._place(record, to, event.t)
+        self._count(save, record, record.close(event.t, event.size, event.modified))
+        record.inode = event.inode
+        save.closed(record)
+
+    def _found_before(self, event: FileEvent, to: str) -> bool:
+        """Tell whether a scan has found the renamed file under its new name before the rename was told."""
+        if event.inode is None:
+            return False
+        save = self._saves.by_path.get(to)
+        if save is not None:
+            return save.files[to].inode == event.inode
+        known = self.inventory.get(to)
+        return known is not None and _unchanged(event, known)
 
     def _catch_up(self, event: FileEvent, path: str) -> None:
         """Learn the final size of a file that was renamed before its size at the close could be asked."""
@@ -332,6 +354,7 @@ class SaveDetector:
             ended = min(record.changed_at if progress.modified is None else progress.modified, progress.t)
             self._count(save, record, record.close(ended, progress.size, None))
             save.closed(record)
+            note_sign(self._saves, path, ended)
         elif record.open and progress.writers:
             record.changed_at = max(record.changed_at, progress.t)
 
@@ -428,7 +451,8 @@ class SaveDetector:
 def _is_rewrite(old: FileRecord, event: FileEvent) -> bool:
     """Tell a new version of a closed file from its being opened again to add to it."""
     if event.event == "create":
-        return not event.found or (event.inode is not None and event.inode != old.inode)
+        # A version whose inode could not be asked for is the one that the scan finds now.
+        return not event.found or (None not in (event.inode, old.inode) and event.inode != old.inode)
     return event.size is None or event.size < old.size
 
 
@@ -439,8 +463,12 @@ def _closed_again(event: FileEvent, record: FileRecord) -> bool:
     return event.modified <= record.closed_at and event.size == record.size
 
 
-def _newer(modified: float | None, than: float | None) -> bool:
-    return modified is not None and modified > (than or 0.0)
+def _unchanged(event: FileEvent, known: KnownFile) -> bool:
+    """Tell whether a file is still as it was when its save ended."""
+    if event.size != known.size or event.modified is None:
+        return event.size == known.size
+    # What a scan finds is compared across clocks: file times tick in steps of up to 10 ms.
+    return event.modified <= (known.modified or 0.0) + (0.01 if event.found else 0.0)
 
 
 def _earliest(t: float, other: float | None) -> float:

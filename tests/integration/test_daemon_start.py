@@ -1,0 +1,295 @@
+"""Starting the daemon: what is there from the first scrape, and what a user's mistake gives."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration import checkpoints
+from tests.integration.daemon import (
+    REPOSITORY,
+    RESULTS,
+    command,
+    launch,
+    run_to_end,
+    wait_until,
+    watching,
+    write_config,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def public_path() -> Iterator[Path]:
+    """Make a directory that any user may enter."""
+    path = Path(tempfile.mkdtemp(prefix="ckpt-public-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+def need_nobody() -> None:
+    """Skip unless a daemon can be started as a user without any right."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to start the daemon as another user")
+    probe = [sys.executable, "-c", "import ckpt_exporter.app"]
+    try:
+        found = subprocess.run(
+            probe, cwd=REPOSITORY, user=NOBODY, group=NOBODY, capture_output=True, check=False
+        )
+        readable = found.returncode == 0
+    except PermissionError:
+        readable = False
+    if not readable:
+        pytest.skip("an unprivileged user cannot read this checkout or its interpreter")
+
+
+def test_series_from_the_first_scrape(tmp_path: Path) -> None:
+    """Every configured directory has its counters at 0 in the first scrape, also one that does not exist."""
+    (tmp_path / "there").mkdir()
+    config = write_config(
+        tmp_path / "c.yml", {"there": tmp_path / "there", "missing": tmp_path / "not" / "yet"}
+    )
+    with launch(tmp_path / "log", "run", f"--config.file={config}") as daemon:
+        scrape = daemon.scrape()
+        for name in ("there", "missing"):
+            for result in RESULTS:
+                assert scrape.value("ckpt_saves_total", dir=name, result=result) == 0
+            for counter in (
+                "ckpt_save_bytes_total", "ckpt_save_files_total", "ckpt_written_bytes_total",
+                "ckpt_write_active_seconds_total", "ckpt_deleted_checkpoints_total",
+                "ckpt_save_duration_seconds_count", "ckpt_saves_in_progress", "ckpt_save_stalled",
+                "ckpt_save_in_progress_seconds",
+            ):  # fmt: skip
+                assert scrape.value(counter, dir=name) == 0
+            assert scrape.get("ckpt_last_save_duration_seconds", dir=name) is None
+        assert scrape.value("ckpt_watch_up", dir="missing", backend="inotify") == 0
+        assert scrape.value("ckpt_config_last_reload_successful") == 1
+
+
+def test_directory_that_comes_later(tmp_path: Path) -> None:
+    """A directory that is made after the start, several levels deep, is watched and its save counted."""
+    late = tmp_path / "data" / "runs" / "ckpt"
+    config = write_config(tmp_path / "c.yml", {"late": late})
+    with launch(tmp_path / "log", "run", f"--config.file={config}") as daemon:
+        late.mkdir(parents=True)
+        daemon.wait_watching("late")
+        truth = checkpoints.hugging_face(late, 100, 50_000)
+        daemon.expect("late", 1, size_bytes=truth.size_bytes, files=truth.files)
+        daemon.recheck()
+
+
+def test_save_right_after_its_directory_was_made(tmp_path: Path) -> None:
+    """A save that a job writes right after it has made the configured directory is counted."""
+    late = tmp_path / "data" / "ckpt"
+    config = write_config(tmp_path / "c.yml", {"late": late})
+    with launch(tmp_path / "log", "run", f"--config.file={config}") as daemon:
+        late.mkdir(parents=True)
+        truth = checkpoints.hugging_face(late, 100, 50_000)
+        daemon.expect("late", 1, size_bytes=truth.size_bytes, files=truth.files)
+
+
+def test_symlinked_directory(tmp_path: Path) -> None:
+    """A configured path that is a symbolic link is followed."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    config = write_config(tmp_path / "c.yml", {"link": tmp_path / "link"})
+    with launch(tmp_path / "log", "run", f"--config.file={config}") as daemon:
+        daemon.wait_watching("link")
+        truth = checkpoints.distributed(tmp_path / "real", 10, 20_000)
+        daemon.expect("link", 1, size_bytes=truth.size_bytes, files=truth.files)
+
+
+def test_path_that_is_a_file(tmp_path: Path) -> None:
+    """A configured path that is a file is a state in the metrics; other directories go on."""
+    (tmp_path / "file").write_text("no directory")
+    (tmp_path / "good").mkdir()
+    config = write_config(tmp_path / "c.yml", {"file": tmp_path / "file", "good": tmp_path / "good"})
+    with launch(tmp_path / "log", "run", f"--config.file={config}") as daemon:
+        daemon.wait_watching("good")
+        truth = checkpoints.plain_file(tmp_path / "good", 1, 10_000)
+        daemon.expect("good", 1, size_bytes=truth.size_bytes, files=1)
+        up = daemon.scrape().series(dir="file")
+        assert [value for name, value in up.items() if name.startswith("ckpt_watch_up")] == [0]
+        assert daemon.tally("file")["complete"] == 0
+
+
+def test_unreadable_directory(public_path: Path) -> None:
+    """A directory that the daemon may not read is a state and one log line; the daemon goes on."""
+    need_nobody()
+    closed, good = public_path / "closed", public_path / "good"
+    closed.mkdir(mode=0o700)
+    good.mkdir()
+    config = write_config(public_path / "c.yml", {"closed": closed, "good": good})
+    with launch(public_path / "log", "run", f"--config.file={config}", user=NOBODY) as daemon:
+        daemon.wait_watching("good")
+        truth = checkpoints.hugging_face(good, 7, 30_000)
+        (good / "checkpoint-7" / "optimizer.pt").chmod(0o600)
+        daemon.expect("good", 1, size_bytes=truth.size_bytes, files=truth.files)
+        up = daemon.scrape().series(dir="closed")
+        assert [value for name, value in up.items() if name.startswith("ckpt_watch_up")] == [0]
+        assert len([line for line in daemon.log() if line.get("dir") == "closed"]) == 1
+
+
+def test_save_of_private_files_seen_unprivileged(public_path: Path) -> None:
+    """A daemon without any right counts a save whose files it may not open."""
+    need_nobody()
+    root = public_path / "ckpt"
+    root.mkdir()
+    config = write_config(public_path / "c.yml", {"ckpt": root})
+    with launch(public_path / "log", "run", f"--config.file={config}", user=NOBODY) as daemon:
+        daemon.wait_watching("ckpt")
+        before = os.umask(0o077)
+        try:
+            checkpoints.renamed_file(root, 3, 70_000)
+        finally:
+            os.umask(before)
+        daemon.expect("ckpt", 1, size_bytes=70_000, files=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("directories: [", "c.yml: "),
+        ("directorys: []\n", "c.yml: directorys: "),
+        ("directories: [{name: a, path: /data}]\ndetect: {quiet_second: 1}\n", "detect.quiet_second: "),
+        ("directories: [{name: a, path: /data}]\ndetect: {quiet_seconds: soon}\n", "detect.quiet_seconds: "),
+        ("directories: [{name: a, path: relative}]\n", "directories[0].path: "),
+        ("directories: [{name: a, path: /a}, {name: a, path: /b}]\n", "directories[1].name: "),
+        ("directories: []\n", "directories: "),
+    ],
+)
+@pytest.mark.parametrize("subcommand", ["run", "check"])
+def test_bad_configuration(tmp_path: Path, subcommand: str, text: str, problem: str) -> None:
+    """A wrong configuration is refused with status 2 and lines that name the file and the key."""
+    (tmp_path / "c.yml").write_text(text)
+    ended = run_to_end(subcommand, f"--config.file={tmp_path / 'c.yml'}")
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    lines = ended.stderr.splitlines()
+    assert lines
+    assert all(line.startswith(f"{tmp_path / 'c.yml'}: ") for line in lines)
+    assert problem in ended.stderr
+
+
+def test_every_problem_at_once(tmp_path: Path) -> None:
+    """All problems of a configuration are named in one run, with a hint at the nearest key."""
+    (tmp_path / "c.yml").write_text(
+        "directories: [{name: a, path: /a}]\ndetect: {quiet_secs: 1, min_bytes: -1}\nweb: {listen: x}\n"
+    )
+    ended = run_to_end("check", f"--config.file={tmp_path / 'c.yml'}")
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 3
+    assert "quiet_seconds" in ended.stderr
+
+
+def test_check_of_a_good_file(tmp_path: Path) -> None:
+    """A good configuration passes ``check`` with status 0, and nothing is made."""
+    config = write_config(tmp_path / "c.yml", {"a": tmp_path / "none"})
+    ended = run_to_end("check", f"--config.file={config}")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert not (tmp_path / "none").exists()
+
+
+def test_missing_configuration_file(tmp_path: Path) -> None:
+    """A configuration file that does not exist is named in one line."""
+    ended = run_to_end("run", f"--config.file={tmp_path / 'none.yml'}")
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert "none.yml" in ended.stderr
+
+
+def test_nothing_to_watch() -> None:
+    """``run`` without configuration and directory is a usage error that says what to write."""
+    ended = run_to_end("run")
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert "--watch" in ended.stderr
+
+
+def test_port_in_use(tmp_path: Path) -> None:
+    """An address that is taken ends the program with status 1 and one line."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = run_to_end("run", "--watch", tmp_path, f"--web.listen-address=127.0.0.1:{port}")
+    assert ended.returncode == 1
+    assert len(ended.stderr.splitlines()) == 1
+    assert str(port) in ended.stderr
+
+
+def test_recording_below_a_watched_directory(tmp_path: Path) -> None:
+    """A recording that would be written below a watched directory is refused."""
+    ended = run_to_end(
+        "run", "--watch", tmp_path, f"--record.path={tmp_path / 'rec'}", "--web.listen-address=127.0.0.1:0"
+    )
+    assert ended.returncode == 1
+    assert len(ended.stderr.splitlines()) == 1
+    assert not (tmp_path / "rec").exists()
+
+
+def test_demo() -> None:
+    """The demo shows a complete save within 15 seconds, and cleans up after itself."""
+    with tempfile.TemporaryDirectory(prefix="ckpt-demo-") as log:
+        with launch(Path(log, "log"), "demo", "--duration=60") as daemon:
+            complete = {"dir": "demo", "result": "complete"}
+            wait_until(lambda: daemon.scrape().value("ckpt_saves_total", **complete) >= 1, 15.0)
+            assert daemon.scrape().value("ckpt_last_save_step", dir="demo") >= 100
+            path = next(line["path"] for line in daemon.logged("save ended"))
+        assert not os.path.exists(os.path.dirname(path))
+
+
+def test_demo_ends_by_itself(tmp_path: Path) -> None:
+    """The demo ends after its duration with status 0."""
+    ended = subprocess.run(
+        command("demo", "--web.listen-address=127.0.0.1:0", "--duration=1"),
+        cwd=REPOSITORY, capture_output=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0
+    assert b"Traceback" not in ended.stderr
+
+
+def test_logfmt_lines(tmp_path: Path) -> None:
+    """A short life in logfmt is a few single lines that each begin with their time."""
+    process = subprocess.Popen(
+        command("run", "--watch", tmp_path, "--web.listen-address=127.0.0.1:0"),
+        cwd=REPOSITORY, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if "listening" in line:
+            process.terminate()
+    process.stderr.close()
+    assert process.wait(timeout=10) == 0
+    assert all(line.startswith("ts=") for line in lines)
+
+
+def test_watch_flag_names_its_directory(tmp_path: Path) -> None:
+    """``--watch NAME=PATH`` needs no configuration file."""
+    (tmp_path / "ckpt").mkdir()
+    with launch(tmp_path / "log", "run", "--watch", f"mine={tmp_path / 'ckpt'}") as daemon:
+        daemon.wait_watching("mine")
+        assert daemon.tally("mine")["complete"] == 0
+
+
+def test_defaults_of_the_program(tmp_path: Path) -> None:
+    """A burst smaller than ``min_bytes`` without a checkpoint's name is no save."""
+    with watching(tmp_path, "a", min_bytes="1MiB") as daemon:
+        checkpoints.put(tmp_path / "a" / "notes.bin", 1_000)
+        checkpoints.put(tmp_path / "a" / "model.bin", 2 << 20)
+        daemon.expect("a", 1, size_bytes=(2 << 20) + 1_000, files=2)
+        checkpoints.put(tmp_path / "a" / "other.bin", 5_000)
+        daemon.recheck(2.0)
