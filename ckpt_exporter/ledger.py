@@ -6,21 +6,26 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
+from ckpt_exporter.bubble.detector import BubbleDetector
 from ckpt_exporter.detect.progress import joined_late
 from ckpt_exporter.detect.saves import SaveDetector
 from ckpt_exporter.model import (
+    Bubble,
+    BubblePhase,
     DetectSettings,
     DirectorySettings,
     DirectorySnapshot,
     Fact,
     FileEvent,
+    GpuSample,
+    GpuSet,
     Histogram,
     Progress,
     Save,
+    SkipReason,
     Snapshot,
-    Space,
+    Stall,
     StorageStatus,
-    WatchChange,
     Writers,
 )
 
@@ -29,6 +34,8 @@ DURATION_BUCKETS_SECONDS = tuple(
     map(float, (1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600, 10800))
 )
 RESULTS = ("complete", "incomplete", "aborted")
+PHASES: tuple[BubblePhase, ...] = ("before_write", "writing", "write_gap", "after_write")
+SKIP_REASONS: tuple[SkipReason, ...] = ("no_gpu", "no_baseline", "sampler_gap", "low_quality")
 # Saves are judged at most this much later than they could be; their times do not depend on it.
 TICK_SECONDS = 0.1
 
@@ -65,6 +72,10 @@ class _Book:
         self.durations = _Durations(DURATION_BUCKETS_SECONDS)
         self.last_save: Save | None = None
         self.run: Writers | None = None
+        self.bubble_phases: dict[BubblePhase, float] = dict.fromkeys(PHASES, 0.0)
+        self.bubbles = _Durations(DURATION_BUCKETS_SECONDS)
+        self.skipped: dict[SkipReason, int] = dict.fromkeys(SKIP_REASONS, 0)
+        self.last_bubble: Bubble | None = None
 
     def enter(self, save: Save, unix: float) -> None:
         """Add what belongs to one save, all at once."""
@@ -77,9 +88,20 @@ class _Book:
             return
         self.saves[save.result] += 1
         if save.result == "complete":
-            self.last_save = save
+            self.last_save, self.last_bubble = save, None
             if save.duration_seconds is not None:
                 self.durations.observe(save.duration_seconds, unix, save.step)
+
+    def enter_bubble(self, bubble: Bubble, unix: float) -> None:
+        """Add what one save cost on its GPUs, all at once."""
+        if bubble.skipped is not None:
+            self.skipped[bubble.skipped] += 1
+        elif bubble.seconds is not None:
+            for phase, seconds in bubble.phases.items():
+                self.bubble_phases[phase] += seconds
+            self.bubbles.observe(bubble.seconds, unix, None)
+        if self.last_save is not None and bubble.save_path == self.last_save.path:
+            self.last_bubble = bubble
 
     def snapshot(self, now: float) -> DirectorySnapshot:
         """Copy everything the readers may know."""
@@ -99,6 +121,10 @@ class _Book:
             retained_bytes=retained[1] if retained else None,
             deleted_checkpoints=self.detector.inventory.deleted_checkpoints,
             run=self.run,
+            bubble_phase_seconds=dict(self.bubble_phases),
+            bubble=self.bubbles.frozen(),
+            bubbles_skipped=dict(self.skipped),
+            last_bubble=self.last_bubble,
         )
 
 
@@ -118,6 +144,7 @@ class Ledger:
         unix_minus_t: float = 0.0,
         on_save: Callable[[Save], None] | None = None,
         on_fact: Callable[[Fact], None] | None = None,
+        on_bubble: Callable[[Bubble | Stall], None] | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._detect = detect
@@ -127,6 +154,10 @@ class Ledger:
         self.unix_minus_t = unix_minus_t
         self._on_save = on_save
         self._on_fact = on_fact
+        self._on_bubble = on_bubble
+        self._bubbles = BubbleDetector()
+        self._announced: set[tuple[str, str]] = set()
+        self._costs: list[Bubble | Stall] = []
 
     def feed(self, fact: Fact) -> None:
         """Take in one fact from a source."""
@@ -136,7 +167,8 @@ class Ledger:
             saves = self._tick(fact.t) if fact.t >= self._last_tick + TICK_SECONDS else []
             saves += self._route(fact)
             self._enter(saves)
-        self._tell(saves)
+            costs = self._take_costs()
+        self._tell(saves, costs)
 
     def tick(self, now: float) -> bool:
         """Let time pass, so that quiet saves end; tell whether any save is still open."""
@@ -144,7 +176,8 @@ class Ledger:
             saves = self._tick(now)
             self._enter(saves)
             busy = any(book.detector.busy for book in self._books.values())
-        self._tell(saves)
+            costs = self._take_costs()
+        self._tell(saves, costs)
         return busy
 
     def finish(self, now: float) -> None:
@@ -154,7 +187,9 @@ class Ledger:
             for book in self._books.values():
                 saves += book.detector.finish(now)
             self._enter(saves)
-        self._tell(saves)
+            self._cost(self._bubbles.finish(now))
+            costs = self._take_costs()
+        self._tell(saves, costs)
 
     def set_storage(self, status: StorageStatus) -> None:
         """Publish the latest storage facts of one directory."""
@@ -186,11 +221,42 @@ class Ledger:
         with self._lock:
             directories = tuple(book.snapshot(now) for book in self._books.values())
             storage = tuple(self._storage.values())
-        return Snapshot(t=now, unix_minus_t=self.unix_minus_t, directories=directories, storage=storage)
+            gpus = self._bubbles.statuses(now)
+        return Snapshot(
+            t=now, unix_minus_t=self.unix_minus_t, directories=directories, storage=storage, gpus=gpus
+        )
 
     def _tick(self, now: float) -> list[Save]:
         self._last_tick = now
-        return [save for book in self._books.values() for save in book.detector.tick(now)]
+        saves = [save for book in self._books.values() for save in book.detector.tick(now)]
+        self._announce(now, {(save.directory, save.path) for save in saves})
+        self._cost(self._bubbles.tick(now))
+        return saves
+
+    def _announce(self, now: float, ended: set[tuple[str, str]]) -> None:
+        """Tell the bubble's side which saves are open: their time is no baseline, and no other stall."""
+        begun = {
+            (open_save.directory, open_save.path): open_save.start
+            for book in self._books.values()
+            if book.detector.busy
+            for open_save in book.detector.open_saves(now)
+        }
+        for directory, path in self._announced - begun.keys() - ended:
+            self._bubbles.save_dropped(directory, path)
+        for (directory, path), start in begun.items():
+            if (directory, path) not in self._announced:
+                self._bubbles.save_began(directory, path, start)
+        self._announced = set(begun)
+
+    def _cost(self, costs: list[Bubble | Stall]) -> None:
+        for cost in costs:
+            if isinstance(cost, Bubble) and cost.directory in self._books:
+                self._books[cost.directory].enter_bubble(cost, cost.save_end + self.unix_minus_t)
+        self._costs += costs
+
+    def _take_costs(self) -> list[Bubble | Stall]:
+        costs, self._costs = self._costs, []
+        return costs
 
     def _route(self, fact: Fact) -> list[Save]:
         if isinstance(fact, FileEvent) and fact.event == "moved":
@@ -198,11 +264,13 @@ class Ledger:
         if isinstance(fact, (FileEvent, Progress)):
             book = self._owner(fact.path)
         elif isinstance(fact, Writers):
+            self._bubbles.feed(fact)
             return self._route_writers(fact)
-        elif isinstance(fact, (Space, WatchChange)):
-            book = self._books.get(fact.directory)
-        else:
+        elif isinstance(fact, (GpuSample, GpuSet)):
+            self._bubbles.feed(fact)
             return []
+        else:
+            book = self._books.get(fact.directory)
         return book.detector.feed(fact) if book is not None else []
 
     def _route_writers(self, writers: Writers) -> list[Save]:
@@ -238,8 +306,13 @@ class Ledger:
     def _enter(self, saves: list[Save]) -> None:
         for save in saves:
             self._books[save.directory].enter(save, save.end + self.unix_minus_t)
+            self._bubbles.save_ended(save)
+            self._announced.discard((save.directory, save.path))
 
-    def _tell(self, saves: list[Save]) -> None:
-        if self._on_save is not None:
-            for save in saves:
+    def _tell(self, saves: list[Save], costs: list[Bubble | Stall]) -> None:
+        for save in saves:
+            if self._on_save is not None:
                 self._on_save(save)
+        for cost in costs:
+            if self._on_bubble is not None:
+                self._on_bubble(cost)

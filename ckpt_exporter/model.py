@@ -380,6 +380,10 @@ class DirectorySnapshot:
     retained_bytes: int | None
     deleted_checkpoints: int
     run: Writers | None = None
+    bubble_phase_seconds: dict[BubblePhase, float] = field(default_factory=dict)  # every phase is present
+    bubble: Histogram | None = None  # seconds, one observation a save with a figure
+    bubbles_skipped: dict[SkipReason, int] = field(default_factory=dict)  # every reason is present
+    last_bubble: Bubble | None = None  # of the last complete save; None while not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +405,16 @@ class ConfigStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuBackendStatus:
+    """State of the source of GPU readings. ``mapping_known``: processes on GPUs can be told apart by run."""
+
+    backend: str
+    up: bool
+    call_seconds: Histogram
+    mapping_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One consistent copy of all state. ``unix_minus_t`` turns a monotonic time into Unix seconds."""
 
@@ -411,4 +425,6 @@ class Snapshot:
     watches: tuple[WatchStatus, ...] = ()
     counters: WatchCounters = field(default_factory=WatchCounters)
     config: ConfigStatus = field(default_factory=ConfigStatus)
+    gpu_backend: GpuBackendStatus | None = None  # None: no GPU part
+    gpus: tuple[GpuStatus, ...] = ()
     sources_healthy: dict[str, bool] = field(default_factory=dict)

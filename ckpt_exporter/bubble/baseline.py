@@ -101,7 +101,7 @@ def _settle(
 
 def _deviation(values: Sequence[float]) -> float:
     mean = fmean(values)
-    return fmean((value - mean) ** 2 for value in values) ** 0.5
+    return float(fmean((value - mean) ** 2 for value in values) ** 0.5)
 
 
 def find_period(times: Sequence[float], values: Sequence[float]) -> float | None:

@@ -114,6 +114,13 @@ class BubbleDetector:
             self._pending[key] = save
         self._refresh()
 
+    def save_dropped(self, directory: str, path: str) -> None:
+        """Note that what looked like a save was none."""
+        key = self._open.pop((directory, path), None)
+        if key is not None:
+            del self._saves[key]
+            self._refresh()
+
     def _enter(self, directory: str, path: str, start: float, end: float) -> int:
         self._next_key += 1
         gpus = self._runs.latest(directory)
