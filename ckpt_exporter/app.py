@@ -23,16 +23,23 @@ from ckpt_exporter.ledger import Ledger
 from ckpt_exporter.logs import log_event
 from ckpt_exporter.metrics.registry import build_registry
 from ckpt_exporter.model import (
+    Bubble,
     ConfigStatus,
     DirectorySettings,
     Fact,
     FileEvent,
+    GpuBackendStatus,
     Progress,
     ProgressMethod,
     Save,
     Snapshot,
+    Stall,
 )
 from ckpt_exporter.recording import Recorder
+from ckpt_exporter.sources.gpus import GpuSource
+from ckpt_exporter.sources.nvml import NvmlSource
+from ckpt_exporter.sources.ownership import GpuOwners
+from ckpt_exporter.sources.simulated import SimulatedGpus
 from ckpt_exporter.sources.storage import StorageSource
 from ckpt_exporter.sources.watch import WatchSource
 from ckpt_exporter.sources.who import WritersSource
@@ -46,11 +53,26 @@ TICK_SECONDS = 0.25
 IDLE_TICK_SECONDS = 1.0
 
 
+# What the NVIDIA driver shows where it is loaded.
+NVIDIA_SIGNS = ("/proc/driver/nvidia/version", "/dev/nvidiactl")
+
+# Makes the source of GPU readings from where its facts go and whether a save is open.
+GpuSourceMaker = Callable[[Callable[[Fact], None], Callable[[], bool]], GpuSource]
+
+
 class Exporter:
-    """Everything that runs, wired together. ``clock`` is monotonic seconds."""
+    """Everything that runs, wired together. ``clock`` is monotonic seconds.
+
+    ``gpus`` replaces the configured source of GPU readings.
+    """
 
     def __init__(
-        self, config: Config, *, recorder: Recorder | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        config: Config,
+        *,
+        recorder: Recorder | None = None,
+        gpus: tuple[str, GpuSourceMaker] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
         self._clock = clock
@@ -62,8 +84,12 @@ class Exporter:
             unix_minus_t=time.time() - clock(),
             on_save=self._log_save,
             on_fact=recorder.write if recorder is not None else None,
+            on_bubble=self._log_bubble,
         )
-        self._writers = WritersSource(self.ledger.feed, clock)
+        self._gpu_backend, make_gpus = gpus or _configured_gpus(config)
+        self._gpus = make_gpus(self.ledger.feed, self._is_saving) if make_gpus is not None else None
+        owners = GpuOwners(self._gpu_processes, lambda: self._gpus is not None and self._gpus.mapping_known)
+        self._writers = WritersSource(self.ledger.feed, clock, owners.gpus_of)
         self._watch = WatchSource(
             config.directories,
             self._emit,
@@ -99,6 +125,8 @@ class Exporter:
             self._recorder.start(self._clock(), time.time(), self.config.directories)
         self._writers.replace_directories(directory.name for directory in self.config.directories)
         self._storage.start()
+        if self._gpus is not None:
+            self._gpus.start()
         self._watch.start()
         count = len(self.config.directories)
         log_event(
@@ -118,6 +146,8 @@ class Exporter:
         """Stop everything, in less than two seconds; what is committed by now is counted."""
         self._watch.stop()
         self._writers.stop()
+        if self._gpus is not None:
+            self._gpus.stop()
         self._storage.stop(timeout=0.2)
         self.ledger.finish(self._clock())
         if self._recorder is not None:
@@ -151,8 +181,27 @@ class Exporter:
             watches=self._watch.statuses(),
             counters=self._watch.counters(),
             config=self._config_status,
+            gpu_backend=self._gpu_status(),
             sources_healthy={"watch": self._watch.healthy, "storage": self._storage.healthy},
         )
+
+    def release_gpus(self) -> None:
+        """Give all GPU handles back for a while, so that a reset, MIG change or driver unload can go on."""
+        if self._gpus is not None:
+            self._gpus.release()
+            log_event(_LOG, logging.INFO, "GPU handles released for a while", backend=self._gpu_backend)
+
+    def _gpu_status(self) -> GpuBackendStatus | None:
+        gpus = self._gpus
+        if gpus is None:
+            return None
+        return GpuBackendStatus(self._gpu_backend, gpus.up, gpus.call_seconds, gpus.mapping_known)
+
+    def _gpu_processes(self) -> dict[int, tuple[int, ...]]:
+        return self._gpus.pids_by_gpu() if self._gpus is not None else {}
+
+    def _is_saving(self) -> bool:
+        return any(self._watch.saving(directory.name) for directory in self.config.directories)
 
     def _emit(self, fact: Fact) -> None:
         self.ledger.feed(fact)
@@ -183,6 +232,23 @@ class Exporter:
             notes=",".join(save.notes) or None,
         )
 
+    def _log_bubble(self, cost: Bubble | Stall) -> None:
+        if isinstance(cost, Bubble):
+            log_event(
+                _LOG,
+                logging.INFO,
+                "bubble of a save" if cost.skipped is None else "no bubble figure",
+                dir=cost.directory,
+                path=cost.save_path,
+                reason=cost.skipped,
+                bubble_seconds=_rounded(cost.seconds),
+                bubble_gpu_seconds=_rounded(sum(cost.gpu_seconds.values())) if cost.gpu_seconds else None,
+                depth=_rounded(cost.depth),
+                source=cost.source,
+                quality=cost.quality,
+                notes=",".join(cost.notes) or None,
+            )
+
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
@@ -190,6 +256,22 @@ def _rounded(seconds: float | None) -> float | None:
 
 def _is_ignored(directory: DirectorySettings, path: str) -> bool:
     return is_noise(path) or is_ignored(path, directory.ignore)
+
+
+def _configured_gpus(config: Config) -> tuple[str, GpuSourceMaker | None]:
+    """Choose the source of GPU readings; ``auto`` takes NVIDIA's where a driver shows, else none."""
+    backend, sample_hz = config.gpu.backend, config.gpu.sample_hz
+    if backend == "auto":
+        backend = "nvml" if any(map(os.path.exists, NVIDIA_SIGNS)) else "none"
+        if backend == "none":
+            log_event(_LOG, logging.INFO, "no NVIDIA driver found: saves are measured, bubbles are not")
+    if backend == "nvml":
+        return backend, lambda emit, saving: NvmlSource(emit, sample_hz=sample_hz, saving=saving)
+    if backend == "simulated":
+        return backend, lambda emit, saving: SimulatedGpus(
+            emit, sample_hz=sample_hz, state=lambda: "saving" if saving() else "training"
+        )
+    return backend, None
 
 
 @contextmanager
@@ -217,12 +299,18 @@ class _Signals:
         self.wake = threading.Event()
         self.stop = False
         self.reload = False
+        self.release = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_reload)
+        signal.signal(signal.SIGUSR1, self._on_release)
 
     def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
         self.stop = True
+        self.wake.set()
+
+    def _on_release(self, _number: int, _frame: FrameType | None) -> None:
+        self.release = True
         self.wake.set()
 
     def _on_reload(self, _number: int, _frame: FrameType | None) -> None:
@@ -238,13 +326,17 @@ def run_exporter(
     *,
     until: Callable[[], bool] = lambda: False,
     started: Callable[[Exporter], None] = lambda _exporter: None,
+    gpus: tuple[str, GpuSourceMaker] | None = None,
 ) -> int:
-    """Run until SIGTERM, SIGINT or ``until``; SIGHUP reads ``config_file`` again. Returns the exit status."""
+    """Run until SIGTERM, SIGINT or ``until``; return the exit status.
+
+    SIGHUP reads ``config_file`` again, SIGUSR1 releases all GPU handles for a while.
+    """
     # Handlers of many threads take turns; a shorter turn keeps event times exact while a scrape encodes.
     sys.setswitchinterval(0.002)
     signals = _Signals()
     with recording_to(record_path, config) as recorder:
-        exporter = Exporter(config, recorder=recorder)
+        exporter = Exporter(config, recorder=recorder, gpus=gpus)
         exporter.start()
         started(exporter)
         wait_seconds = TICK_SECONDS
@@ -252,6 +344,9 @@ def run_exporter(
             while not signals.stop and not until():
                 signals.wake.wait(wait_seconds)
                 signals.wake.clear()
+                if signals.release:
+                    signals.release = False
+                    exporter.release_gpus()
                 if signals.reload:
                     signals.reload = False
                     if config_file is None:

@@ -14,6 +14,9 @@ from ckpt_exporter.model import (
     DirectorySettings,
     Fact,
     FileEvent,
+    GpuInfo,
+    GpuSample,
+    GpuSet,
     Progress,
     Space,
     WatchChange,
@@ -29,6 +32,7 @@ _KINDS: dict[str, type[Fact]] = {
     "run": Writers,
     "space": Space,
     "watch": WatchChange,
+    "gpu": GpuSample,
 }
 _KIND_OF: dict[type, str] = {cls: kind for kind, cls in _KINDS.items()}
 # Short keys of the format where the value's own name is longer.
@@ -43,6 +47,7 @@ class Start:
     t: float
     unix: float
     directories: tuple[DirectorySettings, ...]
+    gpus: tuple[GpuInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,10 @@ class Recorder:
 
     def write(self, fact: Fact) -> None:
         """Queue one fact; keys that the source does not have are left out."""
+        if isinstance(fact, GpuSet):
+            gpus = [_without_defaults(info) for info in fact.gpus]
+            self._queue({"t": round(fact.t, 6), "kind": "gpus", "gpus": gpus})
+            return
         line: dict[str, Any] = {"t": round(fact.t, 6), "kind": _KIND_OF[type(fact)]}
         for key, value in _without_defaults(fact).items():
             if key != "t":
@@ -142,6 +151,8 @@ def parse_recording(lines: Iterable[str], name: str) -> Iterator[Start | Fact | 
         if parsed is not None:
             understood = True
             yield parsed
+        if isinstance(parsed, Start) and parsed.gpus:
+            yield GpuSet(parsed.t, parsed.gpus)
     if not understood:
         raise CkptExporterError(
             f"{name}: not a recording (no line could be read); make one with --record.path"
@@ -153,7 +164,10 @@ def _parse_line(line: str) -> Start | Fact | Stop | None:
         value = json.loads(line)
         kind, t = value["kind"], float(value["t"])
         if kind == "start":
-            return Start(t, float(value.get("unix", 0.0)), _directories(value.get("directories", [])))
+            directories, gpus = _directories(value.get("directories", [])), _gpus(value.get("gpus", []))
+            return Start(t, float(value.get("unix", 0.0)), directories, gpus)
+        if kind == "gpus":
+            return GpuSet(t, _gpus(value["gpus"]))
         if kind == "stop":
             return Stop(t)
         return _fact(_KINDS[kind], value)
@@ -171,6 +185,12 @@ def _directories(values: list[dict[str, Any]]) -> tuple[DirectorySettings, ...]:
         )
         for value in values
     )
+
+
+def _gpus(values: list[dict[str, Any]]) -> tuple[GpuInfo, ...]:
+    known = {field.name for field in fields(GpuInfo)}
+    kept = [{key: item for key, item in value.items() if key in known} for value in values]
+    return tuple(GpuInfo(**{"uuid": f"gpu-{value.get('gpu')}", **value}) for value in kept)
 
 
 def _fact(cls: type[Fact], value: dict[str, Any]) -> Fact:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import IO, Any, Literal
 
 from ckpt_exporter.detect.layouts import LAYOUT_NAMES
 from ckpt_exporter.detect.progress import joined_late
 from ckpt_exporter.errors import CkptExporterError
 from ckpt_exporter.ledger import TICK_SECONDS, Ledger
-from ckpt_exporter.model import DetectSettings, DirectorySettings, Fact, Save, Snapshot
+from ckpt_exporter.model import (
+    Bubble,
+    DetectSettings,
+    DirectorySettings,
+    Fact,
+    GpuStatus,
+    Save,
+    Snapshot,
+    Stall,
+)
 from ckpt_exporter.recording import Start, Stop, read_recording
 
 # Time is let pass in the live daemon's steps through a silence this long; beyond it every save has ended.
 MAX_STEPS_THROUGH_SILENCE = 100
 COLUMNS: tuple[str, ...] = (
-    "DIR", "STEP", "RESULT", "SECONDS", "BYTES", "FILES", "AVERAGE", "SUSTAINED", "PEAK", "LAYOUT",
+    "DIR", "STEP", "RESULT", "SECONDS", "BYTES", "FILES", "AVERAGE", "SUSTAINED", "PEAK", "BUBBLE", "LAYOUT",
 )  # fmt: skip
 
 
@@ -25,6 +34,8 @@ class Replayed:
     """What a recording amounts to: its saves in the order they ended, and the state at its end."""
 
     saves: list[Save] = field(default_factory=list)
+    bubbles: dict[tuple[str, str, float], Bubble] = field(default_factory=dict)
+    stalls: list[Stall] = field(default_factory=list)
     snapshot: Snapshot | None = None
 
     def add(self, save: Save) -> None:
@@ -35,6 +46,18 @@ class Replayed:
                     self.saves[i] = joined_late(earlier, save)
                     return
         self.saves.append(save)
+
+    def add_cost(self, cost: Bubble | Stall) -> None:
+        """Add what a save cost on its GPUs, or a stall."""
+        if isinstance(cost, Stall):
+            self.stalls.append(cost)
+        else:
+            self.bubbles[cost.directory, cost.save_path, cost.save_end] = cost
+
+    def bubble_of(self, save: Save) -> Bubble | None:
+        """Return what a save cost on its GPUs; None where there is no figure."""
+        bubble = self.bubbles.get((save.directory, save.path, save.end))
+        return bubble if bubble is not None and bubble.skipped is None else None
 
 
 def replay(
@@ -50,7 +73,13 @@ def replay(
     for item in read_recording(path):
         if isinstance(item, Start):
             chosen = directories or item.directories
-            ledger = Ledger(chosen, detect, unix_minus_t=item.unix - item.t, on_save=replayed.add)
+            ledger = Ledger(
+                chosen,
+                detect,
+                unix_minus_t=item.unix - item.t,
+                on_save=replayed.add,
+                on_bubble=replayed.add_cost,
+            )
             now = item.t
         elif ledger is None:
             raise CkptExporterError(
@@ -111,10 +140,25 @@ def run_replay(
 
 def as_json(replayed: Replayed) -> dict[str, Any]:
     """Return the saves with the keys of the recording format; unknown values are None."""
-    return {"saves": [_save_json(save) for save in replayed.saves], "stalls": [], "gpu": []}
+    return {
+        "saves": [_save_json(save, replayed.bubble_of(save)) for save in replayed.saves],
+        "stalls": [asdict(stall) for stall in replayed.stalls],
+        "gpu": [_gpu_json(status) for status in replayed.snapshot.gpus] if replayed.snapshot else [],
+    }
 
 
-def _save_json(save: Save) -> dict[str, Any]:
+def _gpu_json(status: GpuStatus) -> dict[str, Any]:
+    return {
+        "gpu": status.info.gpu,
+        "uuid": status.info.uuid,
+        "observed_seconds": status.observed_seconds,
+        "bubble_seconds": sum(status.bubble_seconds.values()),
+        "drag_seconds": sum(status.drag_seconds.values()),
+        "stall_seconds": dict(status.stall_seconds),
+    }
+
+
+def _save_json(save: Save, bubble: Bubble | None) -> dict[str, Any]:
     return {
         "dir": save.directory,
         "path": save.path,
@@ -132,20 +176,20 @@ def _save_json(save: Save) -> dict[str, Any]:
         "peak_bandwidth": save.peak_bandwidth,
         "active_seconds": save.active_seconds,
         "notes": list(save.notes),
-        "bubble_seconds": None,
-        "bubble_gpu_seconds": None,
-        "bubble_phases": None,
-        "dip_start": None,
-        "dip_end": None,
-        "depth": None,
-        "source": None,
-        "quality": None,
+        "bubble_seconds": bubble.seconds if bubble else None,
+        "bubble_gpu_seconds": sum(bubble.gpu_seconds.values()) if bubble else None,
+        "bubble_phases": dict(bubble.phases) if bubble else None,
+        "dip_start": bubble.start if bubble else None,
+        "dip_end": bubble.end if bubble else None,
+        "depth": bubble.depth if bubble else None,
+        "source": bubble.source if bubble else None,
+        "quality": bubble.quality if bubble else None,
     }
 
 
 def as_table(replayed: Replayed) -> str:
     """Return the saves as an aligned table for people."""
-    rows = [COLUMNS, *(_row(save) for save in replayed.saves)]
+    rows = [COLUMNS, *(_row(save, replayed.bubble_of(save)) for save in replayed.saves)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -153,7 +197,7 @@ def as_table(replayed: Replayed) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(save: Save) -> tuple[str, ...]:
+def _row(save: Save, bubble: Bubble | None) -> tuple[str, ...]:
     return (
         save.directory,
         "-" if save.step is None else str(save.step),
@@ -164,6 +208,7 @@ def _row(save: Save) -> tuple[str, ...]:
         _bandwidth(save.average_bandwidth),
         _bandwidth(save.sustained_bandwidth),
         _bandwidth(save.peak_bandwidth),
+        "-" if bubble is None or bubble.seconds is None else f"{bubble.seconds:.1f} s",
         save.layout,
     )
 

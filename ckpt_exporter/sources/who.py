@@ -20,6 +20,9 @@ SCAN_SECONDS = 1.0
 LINGER_SECONDS = 15.0
 MAX_FILES = 4096
 
+# The GPUs of the run that processes belong to; None where it cannot be told.
+GpusOf = Callable[[Iterable[int]], "tuple[int, ...] | None"]
+
 
 class DirectoryWriters:
     """Who writes below one directory.
@@ -28,15 +31,19 @@ class DirectoryWriters:
     at another process's descriptors can wait for a dead mount.
     """
 
-    def __init__(self, name: str, emit: Callable[[Fact], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, name: str, emit: Callable[[Fact], None], clock: Callable[[], float], gpus_of: GpusOf
+    ) -> None:
         self._name = name
         self._emit = emit
         self._clock = clock
+        self._gpus_of = gpus_of
         self._scan = WriterScan(name, clock=clock)
         self._lock = threading.Lock()
         self._files: dict[str, str | None] = {}
         self._last_open = float("-inf")
         self._closed = False
+        self._gpus: tuple[int, ...] | None = None
         self._io_before: dict[int, tuple[int, int]] = {}
         self._due = threading.Event()
         self._stopping = threading.Event()
@@ -103,13 +110,15 @@ class DirectoryWriters:
             fresh = [pid for pid in writers.pids if pid not in self._io_before]
             self._io_before = {p: self._io_before[p] for p in writers.pids if p in self._io_before}
             self._io_before.update(io_written(fresh))
-            self._emit(writers)
+            self._gpus = self._gpus_of(writers.pids) if writers.alive else self._gpus
+            self._emit(replace(writers, gpus=self._gpus))
 
     def _tell_if_alive(self) -> None:
         """Say at once after a close whether the writers live: a killed one closes its files by dying."""
         last = self._scan.last
         if last is not None and self._scan.is_alive():
-            self._emit(replace(last, t=self._clock(), alive=True))
+            self._gpus = self._gpus or self._gpus_of(last.pids)
+            self._emit(replace(last, t=self._clock(), alive=True, gpus=self._gpus))
 
     def overwrite_position(self, path: str) -> tuple[int, ProgressMethod] | None:
         """Tell how many bytes were written over a file in place, by its writer's descriptor or its I/O.
@@ -139,16 +148,23 @@ def _grown(now: tuple[int, int], before: tuple[int, int] | None) -> int:
 class WritersSource:
     """The writers of all directories."""
 
-    def __init__(self, emit: Callable[[Fact], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        emit: Callable[[Fact], None],
+        clock: Callable[[], float],
+        gpus_of: GpusOf = lambda _pids: None,
+    ) -> None:
         self._emit = emit
         self._clock = clock
+        self._gpus_of = gpus_of
         self._directories: Mapping[str, DirectoryWriters] = {}
 
     def replace_directories(self, names: Iterable[str]) -> None:
         """Watch over the writers of these directories from now on."""
         before = self._directories
         self._directories = {
-            name: before.get(name) or DirectoryWriters(name, self._emit, self._clock) for name in names
+            name: before.get(name) or DirectoryWriters(name, self._emit, self._clock, self._gpus_of)
+            for name in names
         }
         for name in before.keys() - self._directories.keys():
             before[name].stop()

@@ -1,0 +1,63 @@
+"""Which GPUs belong to the run that writes: processes on GPUs joined with writing processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from ckpt_exporter.sources.procfs import read_process
+from ckpt_exporter.sources.runs import RunIdentity, identify_run
+
+MAX_REMEMBERED = 1024
+
+
+class GpuOwners:
+    """Join by run, not by process: a writer is often a child or a sibling of the process on the GPU.
+
+    ``pids_by_gpu`` gives the compute processes of each GPU, ``mapping_known`` whether those pids are this
+    namespace's (a container needs hostPID for that).
+    """
+
+    def __init__(
+        self,
+        pids_by_gpu: Callable[[], Mapping[int, tuple[int, ...]]],
+        mapping_known: Callable[[], bool],
+        *,
+        proc: str = "/proc",
+    ) -> None:
+        self._pids_by_gpu = pids_by_gpu
+        self._mapping_known = mapping_known
+        self._proc = proc
+        self._runs: dict[tuple[int, int], RunIdentity] = {}
+
+    def gpus_of(self, pids: Iterable[int]) -> tuple[int, ...] | None:
+        """Return the indices of the GPUs that hold a process of the same run as ``pids``.
+
+        None where it cannot be told: unknown pids, no processes on any GPU, or none of this run's.
+        """
+        if not self._mapping_known():
+            return None
+        by_gpu = self._pids_by_gpu()
+        wanted = {key for pid in pids if (key := self._run_key(pid)) is not None}
+        found = tuple(
+            sorted(
+                gpu
+                for gpu, holders in by_gpu.items()
+                if any((key := self._run_key(pid)) is not None and key in wanted for pid in holders)
+            )
+        )
+        return found or None
+
+    def _run_key(self, pid: int) -> tuple[str, str] | None:
+        """Name the run of a process: its scheduler's job, or else the topmost process of its tree."""
+        process = read_process(pid, self._proc)
+        if process is None:
+            return None
+        # A pid that is used again belongs to another process: its start time differs.
+        known = self._runs.get((pid, process.started))
+        if known is None:
+            if len(self._runs) >= MAX_REMEMBERED:
+                self._runs.clear()
+            known = self._runs[pid, process.started] = identify_run((pid,), proc=self._proc)
+        if known.run_id is not None:
+            return known.scheduler or "", known.run_id
+        return None if known.root_pid is None else ("process", str(known.root_pid))
