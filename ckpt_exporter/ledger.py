@@ -72,7 +72,9 @@ class _Book:
             return
         self.saves[save.result] += 1
         if save.result == "complete":
-            self.last_save = save
+            # A save may be judged later than one that ended after it.
+            if self.last_save is None or save.end >= self.last_save.end:
+                self.last_save = save
             if save.duration_seconds is not None:
                 self.durations.observe(save.duration_seconds, unix, save.step)
 
