@@ -176,6 +176,12 @@ class Ledger:
         book = self._owner(path)
         return book.directory.name if book is not None else None
 
+    def saving(self, name: str) -> bool:
+        """Tell whether a directory has a save that is open or has yet to be judged."""
+        with self._lock:
+            book = self._books.get(name)
+            return book is not None and book.detector.saving
+
     def snapshot(self, now: float) -> Snapshot:
         """Copy all state at one moment."""
         with self._lock:

@@ -117,6 +117,11 @@ class SaveDetector:
         )
 
     @property
+    def saving(self) -> bool:
+        """Tell whether a save is open or has yet to be judged."""
+        return bool(self._saves.by_key)
+
+    @property
     def retained(self) -> tuple[int, int] | None:
         """Complete checkpoints on disk and their bytes; None before the tree has been scanned."""
         if not self._scanned:
