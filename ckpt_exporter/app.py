@@ -102,7 +102,7 @@ class Exporter:
             publish=self.ledger.set_storage,
             emit=self.ledger.feed,
             clock=clock,
-            saving=self._watch.saving,
+            saving=lambda name: self._watch.saving(name) or self.ledger.saving(name),
         )
         self._web = WebServer(
             config.web.listen_address,

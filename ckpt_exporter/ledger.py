@@ -88,7 +88,9 @@ class _Book:
             return
         self.saves[save.result] += 1
         if save.result == "complete":
-            self.last_save, self.last_bubble = save, None
+            # A save may be judged later than one that ended after it.
+            if self.last_save is None or save.end >= self.last_save.end:
+                self.last_save, self.last_bubble = save, None
             if save.duration_seconds is not None:
                 self.durations.observe(save.duration_seconds, unix, save.step)
 
@@ -175,7 +177,7 @@ class Ledger:
         with self._lock:
             saves = self._tick(now)
             self._enter(saves)
-            busy = any(book.detector.busy for book in self._books.values())
+            busy = any(book.detector.saving for book in self._books.values())
             costs = self._take_costs()
         self._tell(saves, costs)
         return busy
@@ -216,6 +218,12 @@ class Ledger:
         book = self._owner(path)
         return book.directory.name if book is not None else None
 
+    def saving(self, name: str) -> bool:
+        """Tell whether a directory has a save that is open or has yet to be judged."""
+        with self._lock:
+            book = self._books.get(name)
+            return book is not None and book.detector.saving
+
     def snapshot(self, now: float) -> Snapshot:
         """Copy all state at one moment."""
         with self._lock:
@@ -238,7 +246,7 @@ class Ledger:
         begun = {
             (open_save.directory, open_save.path): open_save.start
             for book in self._books.values()
-            if book.detector.busy
+            if book.detector.saving
             for open_save in book.detector.open_saves(now)
         }
         for directory, path in self._announced - begun.keys() - ended:

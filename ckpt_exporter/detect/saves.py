@@ -120,8 +120,8 @@ class SaveDetector:
         )
 
     @property
-    def busy(self) -> bool:
-        """Tell whether any group of files is open, so that time can end something."""
+    def saving(self) -> bool:
+        """Tell whether a save is open or has yet to be judged."""
         return bool(self._saves.by_key)
 
     @property
@@ -192,8 +192,8 @@ class SaveDetector:
         if known is not None and event.found and _unchanged(event, known):
             return
         existing = known.size if known is not None and event.event == "open" else 0
-        if event.size is not None and event.size < existing:
-            existing = 0
+        if event.size is not None and event.size != existing:
+            existing = 0  # cut to nothing and being written anew: what grows from its old size is appended
         start = min(event.t, event.started) if event.started is not None else event.t
         record = FileRecord(path, event.t, start=start, existing=existing)
         record.inode = event.inode

@@ -165,7 +165,8 @@ class Changes:
         # Truncating comes before its OPEN, so without a hint nothing of the old content is kept.
         known = node.file(name) if hint is not None else None
         opened_at = hint.t if hint is not None else t
-        self._trees.opened(path, opened_at, st, (node, name, known), evented=hint is not None)
+        cut = hint is None
+        self._trees.opened(path, opened_at, st, (node, name, known), evented=not cut, cut=cut)
 
     def _opened(self, node: Node, name: str, path: str, t: float) -> None:
         if path in self._active.by_path or _UNNAMED.fullmatch(name):
@@ -210,8 +211,15 @@ class Changes:
         elif st is not None and file.key is None:
             self._active.identify(file, st)
         if file is not None:
+            if st is None:
+                self._remember_unsized(node, name)
             replaced = st is not None and file.key is not None and file.key != (st.st_dev, st.st_ino)
             self._active.close_event(file, t, None if replaced else st)
+
+    def _remember_unsized(self, node: Node, name: str) -> None:
+        if len(self.renames.unsized) >= self._entry.settings.max_hints:
+            self.renames.unsized.clear()
+        self.renames.unsized[node, name] = None
 
     def _unannounced(
         self, node: Node, name: str, path: str, t: float, st: os.stat_result | None

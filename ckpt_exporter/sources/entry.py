@@ -186,16 +186,22 @@ class Entry:
         local: bool = True,
         initial: bool = False,
         started: float | None = None,
+        size: int | None = None,
     ) -> None:
-        """Queue a file event, with size, inode and modification time of ``st`` when there is one."""
+        """Queue a file event, with size, inode and modification time of ``st`` when there is one.
+
+        ``size`` replaces that of ``st``.
+        """
         known = st is not None and not is_dir
+        if size is None and known and st is not None:
+            size = st.st_size
         fact = FileEvent(
             t,
             event,
             path,
             to=to,
             is_dir=is_dir,
-            size=st.st_size if known and st is not None else None,
+            size=size,
             inode=inode_name(st) if st is not None else None,
             found=found,
             local=local,

@@ -6,7 +6,8 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckpt_exporter.sources.filestat import lstat
+from ckpt_exporter.model import Progress
+from ckpt_exporter.sources.filestat import inode_name, lstat
 from ckpt_exporter.sources.rescan import Meaning, known_of
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ class Renames:
         # Names that were gone when their CREATE was read; what they were (a file, a link), the next event
         # about them shows.
         self.unseen: dict[str, float] = {}
+        # Files whose directory had been renamed when their CLOSE_WRITE was read, so that their size could not
+        # be asked: it can be as soon as the rename has been read.
+        self.unsized: dict[tuple[Node, str], None] = {}
         # Scans that took longer than a slice; the engine finishes them.
         self.unfinished: list[Iterator[None]] = []
 
@@ -210,8 +214,32 @@ class Renames:
                 self._active.move(old, path + old[len(departure.files_at) :])
         if not departure.stale:
             self._entry.file("moved", departure.path, t, st, to=path, is_dir=True)
+        self._ask_sizes()
         if departure.child is None and not seen and st is not None and stat.S_ISDIR(st.st_mode):
             self.scan(node, name, st, "found")
+
+    def _ask_sizes(self) -> None:
+        """Tell the final size of files that were closed before their directory's rename was read."""
+        for node, name in list(self.unsized):
+            path = f"{node.path}/{name}"
+            st = lstat(path)
+            if st is None or not stat.S_ISREG(st.st_mode):
+                continue
+            del self.unsized[node, name]
+            self._tree.remember(node, name, known_of(st))
+            self._entry.emit(
+                Progress(
+                    self._entry.clock(),
+                    path,
+                    st.st_size,
+                    allocated=st.st_blocks * 512,
+                    position=st.st_size,
+                    inode=inode_name(st),
+                    writers=0,
+                    modified=self._entry.modified(st),
+                    method="size",
+                )
+            )
 
     def _displace_directory(self, node: Node, name: str, path: str, t: float) -> None:
         """Set aside the directory that a rename replaces (an empty one, or one that is exchanged)."""

@@ -51,7 +51,7 @@ def test_durations(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def filesystem(kind: str) -> Iterator[Path]:
-    """A new directory on a file system of this kind; skips where it cannot be had."""
+    """Make a directory on a file system of this kind; skip where it cannot be had."""
     if kind == "root":
         with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="ckpt-live-") as path:
             yield Path(path)

@@ -140,7 +140,7 @@ def test_two_jobs_in_one_tree(daemon: Daemon, name: str, root: Path) -> None:
 
 
 def test_pause_inside_a_named_save(daemon: Daemon, name: str, root: Path) -> None:
-    """A pause of three quiet times inside a checkpoint that has its marker still to come does not split it."""
+    """A pause of three quiet times inside a checkpoint whose marker is still to come does not split it."""
     directory = root / "checkpoint-42"
     directory.mkdir()
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Write one file at a steady pace by one method, and keep the truth: ``python writer_methods.py METHOD PATH``.
+"""Write one file at a steady pace, and keep the truth: ``python writer_methods.py METHOD PATH``.
 
 Waits for a line on standard input, writes, and prints ``MONOTONIC BYTES`` before and after each block.
 """

@@ -74,7 +74,7 @@ def test_damaged_last_line_is_skipped(cut: int) -> None:
 def test_unknown_kinds_and_keys_are_skipped() -> None:
     """A recording of a newer version still replays."""
     lines = [
-        '{"t": 1, "kind": "gpu", "gpu": 0}',
+        '{"t": 1, "kind": "weather", "rain": 0}',
         '{"t": 2, "kind": "space", "name": "d", "available": 1, "size": 2, "x": 3}',
     ]
 
