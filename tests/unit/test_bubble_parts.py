@@ -117,9 +117,10 @@ def test_a_gpu_that_does_not_work_has_no_steady_state(level: dict[str, float]) -
 
 
 def test_unsteady_work_is_no_baseline() -> None:
-    """Power that jumps about, most of it far from its median, is no steady state."""
+    """Readings that jump about, most of them far from their median, are no steady state of any source."""
     rng = random.Random(1)
-    parts = [(0.5, {**WORK, "power_w": rng.uniform(180.0, 550.0)}) for _ in range(120)]
+    shares = [rng.uniform(0.05, 1.0) for _ in range(120)]
+    parts = [(0.5, {"util": s, "mem_util": 0.6 * s, "power_w": 150.0 + 400.0 * s}) for s in shares]
     assert find_baseline(track_of(*parts).rows(0.0, inf), H100, [], 62.0, SETTINGS) is None
 
 
