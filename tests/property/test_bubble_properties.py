@@ -72,7 +72,7 @@ def single_saves(draw: st.DrawFn) -> Profile:
     )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(single_saves())
 def test_a_figure_of_high_quality_is_right(profile: Profile) -> None:
     """Within 2 % or 0.3 s for each GPU, edges within 0.3 s; or the quality is low, or there is no figure."""
@@ -107,7 +107,7 @@ def several_saves(draw: st.DrawFn) -> Profile:
     )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(several_saves())
 def test_no_instant_is_paid_for_twice(profile: Profile) -> None:
     """Every save gets one bubble; all bubbles and stalls of a GPU together are at most what it lost."""
