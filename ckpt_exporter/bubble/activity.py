@@ -32,7 +32,7 @@ GPM_WEIGHTS: Final = ((TENSOR, 0.5), (DRAM, 0.3), (SM, 0.2))
 IDLE_UTIL: Final = 0.05
 SPIN_UTIL: Final = 0.98
 IDLE_MEMORY: Final = 0.05
-MIN_FLOOR_ROWS: Final = 6
+MIN_FLOOR_ROWS: Final = 3
 COVERAGE: Final = 0.8
 
 

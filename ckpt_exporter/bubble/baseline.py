@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import isnan
+from math import isnan, sqrt
 from statistics import fmean, median
 from typing import Final
 
@@ -101,7 +101,7 @@ def _settle(
 
 def _deviation(values: Sequence[float]) -> float:
     mean = fmean(values)
-    return float(fmean((value - mean) ** 2 for value in values) ** 0.5)
+    return sqrt(fmean((value - mean) ** 2 for value in values))
 
 
 def find_period(times: Sequence[float], values: Sequence[float]) -> float | None:

@@ -11,6 +11,7 @@ from ckpt_exporter.bubble.gpus import Gpu
 from ckpt_exporter.bubble.judge import Case
 from ckpt_exporter.bubble.runs import Runs
 from ckpt_exporter.bubble.settings import BubbleSettings
+from ckpt_exporter.bubble.spans import clip, total
 from ckpt_exporter.bubble.verdict import RunGpus, judge
 from ckpt_exporter.model import Bubble, GpuInfo, GpuSample, GpuSet, GpuStatus, Save, Stall, Writers
 
@@ -233,11 +234,14 @@ class BubbleDetector:
             ended = rest  # noqa: PLW2901 (what no save claims of it)
             cause = ended.cause(self.settings)
             gpu.add_stall(cause, ended.seconds)
+            gpu.charges.add([(ended.start, ended.end)])
             out.append(Stall(gpu.info.gpu, ended.start, ended.end, cause, ended.seconds))
         return out
 
     def _unclaimed(self, gpu: Gpu, ended: Episode) -> Episode | None:
         """Return what of a stretch no save can have caused: all, nothing, or what came long after one."""
+        if total(clip(gpu.charges.spans, ended.start, ended.end)) > ended.length / 2:
+            return None
         before, after = self.settings.reach_before_seconds, self.settings.reach_after_seconds
         claims = [
             save.end

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isinf
+from statistics import median
 from typing import Final
 
 from ckpt_exporter.bubble.baseline import Baseline
@@ -94,7 +95,7 @@ class Activity:
     def _sharpened(self, start: float, end: float) -> Span:
         """Look up the edges in the readings themselves where smoothing over a step blurred them."""
         if not self.baseline.period:
-            return start, end
+            return self._half_way(start, end)
         half, reach = HALF * self.baseline.high, self.baseline.period
         pieces = list(self.raw.below(half, start - reach, end + reach))
         if not pieces:
@@ -102,6 +103,16 @@ class Activity:
         a, b = max(pieces, key=lambda piece: piece[1] - piece[0])
         # Work of less than a moment inside the dip must not cut it short.
         return min(a, start + reach), max(b, end - reach)
+
+    def _half_way(self, start: float, end: float) -> Span:
+        """Move the edges to half of the dip's own depth: a ramp's middle, also where some work goes on."""
+        low, high = self.smooth.between(start, end)
+        if high <= low:
+            return start, end
+        inside = median(self.smooth.values[low:high])
+        pieces = self.smooth.below((1.0 + max(0.0, inside)) / 2, start - self.pad, end + self.pad)
+        own = [(a, b) for a, b in pieces if b >= start and a <= end]
+        return (min(start, own[0][0]), max(end, own[-1][1])) if own else (start, end)
 
     def _notches(self, start: float, end: float) -> Iterator[Dip]:
         sigma = self.baseline.deviation
