@@ -181,7 +181,7 @@ class SimulatedGpus:
             began = self._clock()
             try:
                 self._step(began)
-            except Exception as error:  # noqa: BLE001, PERF203 (thread boundary: a demonstration must go on)
+            except Exception as error:  # noqa: BLE001 (thread boundary: a demonstration must go on)
                 log_event(_LOG, logging.ERROR, "simulated GPU sampling failed", error=error)
             self._changed.wait(max(0.0, self._interval_seconds - (self._clock() - began)))
             self._changed.clear()
