@@ -378,6 +378,7 @@ def test_a_lost_gpu_leaves_the_others_alone(library: SimulatedNvml, watch: Any, 
     library.set(3, **{how: 0})
     assert watched.next_sample(3, lambda sample: sample.error is None).util == 0.92
     assert library.calls("nvmlInitWithFlags") == 1
+    assert library.calls("nvmlGpmSampleAlloc") == 16  # looking for GPUs anew keeps what is known of each
 
 
 def test_a_gpu_lost_before_the_start_has_a_place(library: SimulatedNvml, watch: Any) -> None:
