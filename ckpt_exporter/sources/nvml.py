@@ -21,7 +21,7 @@ _LOG = logging.getLogger("ckpt_exporter.gpu")
 # Failures of what is mounted into a container or sits in a process: a fresh container may cure them.
 CURED_BY_RESTART = frozenset({"unknown_error", "version_mismatch", "stalled", "crashed"})
 MAX_STUCK = 2
-WAKE_SECONDS = 0.25  # how late a save's beginning is noticed
+WAKE_SECONDS = 0.5  # how late a save's beginning is noticed
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,10 @@ class NvmlSource:
         self._waker.wake()
         if self._thread is not None:
             self._thread.join(0.95)
-            if not self._thread.is_alive():
-                self._thread = None
-                self._waker.close()
+            if self._thread.is_alive():
+                return
+        self._thread = None
+        self._waker.close()
 
     def release(self) -> None:
         """Give up all handles, so that a GPU reset or a driver unload is not blocked; wait until it is done.
@@ -312,8 +313,8 @@ class NvmlSource:
         self._end_child()
         settings = self._settings
         pause = min(settings.retry_max_seconds, settings.retry_seconds * 2 ** min(self._failures, 16))
-        if state == "library_missing":
-            pause = settings.library_retry_seconds
+        if state == "library_missing":  # a machine without GPUs: each attempt costs a process for nothing
+            pause = max(pause, settings.library_retry_seconds)
         self._failures += 1
         self._start_at = self._clock() + pause
         self._go_down(state, reason)

@@ -89,11 +89,12 @@ class Output:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._encode = json.JSONEncoder(separators=(",", ":")).encode
         self._last = time.monotonic()
 
     def send(self, kind: str, **values: object) -> None:
         """Write one line."""
-        data = json.dumps({"kind": kind, **values}, separators=(",", ":")).encode() + b"\n"
+        data = self._encode({"kind": kind, **values}).encode() + b"\n"
         while data:
             data = data[os.write(self._descriptor, data) :]
         self._last = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
@@ -41,10 +42,7 @@ class CallTimes:
 
 def bucket_of(seconds: float) -> int:
     """Return the index of the bucket that a duration belongs to; an edge belongs to the bucket below it."""
-    for index, bound in enumerate(CALL_BOUNDS_SECONDS):
-        if seconds <= bound:
-            return index
-    return len(CALL_BOUNDS_SECONDS)
+    return bisect_left(CALL_BOUNDS_SECONDS, seconds)
 
 
 def percentile_95(values: Sequence[float]) -> float:

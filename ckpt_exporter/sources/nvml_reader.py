@@ -33,7 +33,7 @@ UNTOLD: Final = frozenset(
 LASTING: Final = UNTOLD - {NO_DATA, NOT_READY}
 # nvml.h: on Ampere (except GA100) or newer, power is averaged over one second; else it is instantaneous.
 AVERAGED_SECONDS = 1.0
-_GA100 = re.compile(r"\b(A100|A800|A30)X?\b")
+_GA100 = re.compile(r"\b(A100|A800|A30)(?!\d)")
 GPM_SPACING_SECONDS = 0.19  # the counters refresh every 100 ms; a little less than the fastest tick
 GPM_GAP_SECONDS = 15.0  # a window this long says nothing about now
 MIB = 1024 * 1024
@@ -67,14 +67,15 @@ def share(percent: float) -> float | None:
 class Gpm:
     """Two samples of one GPU's GPM counters that swap places, and the request that compares them."""
 
-    __slots__ = ("_older", "newer", "request", "t")
+    __slots__ = ("_metrics", "_older", "newer", "request", "t")
 
     def __init__(self) -> None:
         self.request = pynvml.c_nvmlGpmMetricsGet_t()
         self.request.version = 1
         self.request.numMetrics = len(GPM_METRICS)
-        for place, metric in enumerate(GPM_METRICS):
-            self.request.metrics[place].metricId = metric
+        self._metrics = [self.request.metrics[place] for place in range(len(GPM_METRICS))]
+        for metric, number in zip(self._metrics, GPM_METRICS, strict=True):
+            metric.metricId = number
         # Kept here: a pointer read back from the request would change with the next assignment to it.
         self._older, self.newer = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
         self.t = -math.inf
@@ -86,16 +87,16 @@ class Gpm:
 
     def values(self) -> Reading:
         """Return what the last comparison told; a metric with an error or no number is left out."""
-        told = {
-            metric.metricId: metric.value
-            for metric in self.request.metrics[: len(GPM_METRICS)]
-            if metric.nvmlReturn == 0 and math.isfinite(metric.value)
+        sm, tensor, dram, sent, received = (
+            metric.value if metric.nvmlReturn == 0 else math.nan for metric in self._metrics
+        )
+        moved = (sent + received) * MIB
+        return {
+            "sm": share(sm),
+            "tensor": share(tensor),
+            "dram": share(dram),
+            "pcie_bytes_per_second": round(moved) if math.isfinite(moved) else None,
         }
-        named = {"sm": SM_UTIL, "tensor": ANY_TENSOR, "dram": DRAM_UTIL}
-        found: Reading = {key: share(told[number]) for key, number in named.items() if number in told}
-        if PCIE_TX in told and PCIE_RX in told:
-            found["pcie_bytes_per_second"] = round((told[PCIE_TX] + told[PCIE_RX]) * MIB)
-        return found
 
     def free(self) -> None:
         """Give both samples back."""

@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ class Watched:
 
     def spacings(self, since: float = 0.0) -> list[float]:
         times = [sample.t for sample in self.samples(0) if sample.t >= since and sample.error is None]
-        return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        return [later - earlier for earlier, later in pairwise(times)]
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def watch() -> Iterator[Callable[..., Watched]]:
 
 
 def test_readings_arrive_in_shares_and_watts(library: SimulatedNvml, watch: Any) -> None:
-    """Every GPU is described once, then read: shares 0..1, watts, bytes per second, the power as instantaneous."""
+    """Every GPU is described once, then read: shares 0..1, watts, bytes per second, power of the instant."""
     watched = watch(library)
     first = watched.seen.facts[0]
     assert isinstance(first, GpuSet)
@@ -175,7 +176,7 @@ def test_power_comes_from_the_best_reading_there_is(
     power: float | None,
     window: float | None,
 ) -> None:
-    """Without the instant field: the average one, the plain call with its generation's window, else nothing."""
+    """Without the instant field: the average one, the plain call with its chip's window, else nothing."""
     library.set_name(0, name, arch)
     library.set(0, average_w=400, **dict.fromkeys(broken, nvml.NOT_SUPPORTED))
     sample = watch(library).next_sample(0)
@@ -207,6 +208,26 @@ def test_a_counter_that_fails_is_left_out(library: SimulatedNvml, watch: Any) ->
     library.set(0, metric_ret=nvml.NOT_SUPPORTED, metric_nan=1)
     sample = watch(library).next_sample(0, lambda sample: sample.dram is not None)
     assert (sample.sm, sample.tensor, sample.dram) == (None, None, 0.55)
+
+
+def test_counters_that_cannot_be_compared(library: SimulatedNvml, watch: Any) -> None:
+    """A failing comparison of two samples asks no GPU: it costs the counters, not the GPU."""
+    library.fail("nvmlGpmMetricsGet", nvml.UNKNOWN)
+    watched = watch(library)
+    for _ in range(4):
+        sample = watched.next_sample(0)
+        assert (sample.error, sample.sm, sample.util) == (None, None, 0.92)
+    library.fail("nvmlGpmMetricsGet", 0)
+    assert watched.next_sample(0, lambda sample: sample.sm is not None).sm == 0.82
+
+
+def test_counters_without_permission(library: SimulatedNvml, watch: Any) -> None:
+    """Where the counters may not be read, the other readings remain and nobody asks at every tick."""
+    library.fail("nvmlGpmSampleGet", nvml.NO_PERMISSION)
+    watched = watch(library, settings=replace(FAST, identity_seconds=3600.0))
+    for _ in range(4):
+        assert watched.next_sample(0).power_w == 549.0
+    assert library.calls("nvmlGpmSampleGet") == 8
 
 
 def test_gpus_without_gpm(library: SimulatedNvml, watch: Any) -> None:
@@ -357,6 +378,7 @@ def test_a_lost_gpu_leaves_the_others_alone(library: SimulatedNvml, watch: Any, 
     library.set(3, **{how: 0})
     assert watched.next_sample(3, lambda sample: sample.error is None).util == 0.92
     assert library.calls("nvmlInitWithFlags") == 1
+    assert library.calls("nvmlGpmSampleAlloc") == 16  # looking for GPUs anew keeps what is known of each
 
 
 def test_a_gpu_lost_before_the_start_has_a_place(library: SimulatedNvml, watch: Any) -> None:
@@ -446,7 +468,7 @@ def test_no_library(tmp_path: Path, library: SimulatedNvml, watch: Any) -> None:
 
 
 def test_unknown_errors_everywhere(library: SimulatedNvml, watch: Any, caplog: Any) -> None:
-    """All calls fail: each GPU is reported unreadable, begun anew again and again, unhealthy at last, then cured."""
+    """All calls fail: every GPU is unreadable, attempts are made, unhealthy at last, then cured."""
     caplog.set_level(logging.INFO, logger="ckpt_exporter.gpu")
     watched = watch(library)
     library.fail_all(nvml.UNKNOWN)
@@ -462,6 +484,19 @@ def test_unknown_errors_everywhere(library: SimulatedNvml, watch: Any, caplog: A
     said = [record.getMessage() for record in caplog.records]
     assert said.count("GPU sampling is down") == 1
     assert said.count("GPU sampling is up") == 2
+
+
+def test_a_driver_upgraded_under_it(library: SimulatedNvml, watch: Any) -> None:
+    """The library that is loaded no longer fits the driver: only a new process loads the new one."""
+    watched = watch(library)
+    old = watched.source.sampler_pid
+    library.fail_all(nvml.VERSION_MISMATCH)
+    watched.wait_state("version_mismatch")
+    library.driver = "590.44.01"
+    library.fail_all(0)
+    watched.wait_state("up")
+    assert watched.source.sampler_pid != old
+    assert watched.sets()[-1].gpus[0].driver == "590.44.01"
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetFieldValues", "nvmlDeviceGetCount_v2"])
@@ -554,7 +589,7 @@ def test_a_taker_that_fails_does_not_end_the_readings(library: SimulatedNvml) ->
 
 
 def test_stop_shuts_nvml_down_once(library: SimulatedNvml, watch: Any) -> None:
-    """After stop there is no child, one shutdown for one initialisation, every sample freed, no descriptor."""
+    """After stop: no child, one shutdown for one initialisation, every sample freed, no descriptor."""
     before = set(os.listdir("/proc/self/fd"))
     watched = watch(library)
     pid = watched.source.sampler_pid
@@ -566,6 +601,14 @@ def test_stop_shuts_nvml_down_once(library: SimulatedNvml, watch: Any) -> None:
     assert library.calls("nvmlGpmSampleFree") == library.calls("nvmlGpmSampleAlloc") == 16
     assert set(os.listdir("/proc/self/fd")) == before
     assert watched.source.state == "stopped"
+
+
+def test_a_sampler_told_to_terminate_shuts_nvml_down(library: SimulatedNvml, watch: Any) -> None:
+    """A service manager that signals every process gets a clean end, not a process torn from the driver."""
+    watched = watch(library, settings=replace(FAST, retry_seconds=60.0, retry_max_seconds=60.0))
+    os.kill(watched.source.sampler_pid, signal.SIGTERM)
+    watched.seen.wait(lambda: not watched.source.up)
+    assert library.calls("nvmlShutdown") == 1
 
 
 def test_release_gives_the_gpus_free(library: SimulatedNvml, watch: Any) -> None:
@@ -635,7 +678,7 @@ def test_the_sampler_ends_with_its_parent(tmp_path: Path, library: SimulatedNvml
 
 
 def test_nothing_grows(library: SimulatedNvml, watch: Any) -> None:
-    """200 changes of the set of GPUs leave the sampler's memory, descriptors and counter samples as they were."""
+    """200 changes of the set of GPUs leave memory, descriptors and counter samples as they were."""
     watched = watch(library, sample_hz=50.0, settings=replace(FAST, identity_seconds=0.01))
     pid = watched.source.sampler_pid
 
