@@ -109,20 +109,21 @@ def test_page_shows_what_a_save_cost_the_gpus() -> None:
     """The bubble of the last save stands with its parts and quality, the totals with their share."""
     rows = outline(sample_snapshot()).rows
     for row in (
-        ["Last save", "15.0 s"],
+        ["Mean of its GPUs", "15.0 s"],
         ["On its GPUs", "30.0 GPU-s on 2 GPUs"],  # 16 + 14
         ["Depth", "75.0 %"],
-        ["Of it before write", "1.5 s"],
-        ["Of it writing", "12.0 s"],
-        ["Of it write gap", "500 ms"],
-        ["Of it after write", "1.0 s"],
+        ["Before write", "1.5 s"],
+        ["Writing", "12.0 s"],
+        ["Write gap", "500 ms"],
+        ["After write", "1.0 s"],
         ["Read from", "power, high quality"],
-        ["Since start", "24.0 s"],  # 2.5 + 18 + 0.5 + 3
+        ["Mean of GPUs", "24.0 s"],  # 2.5 + 18 + 0.5 + 3
         ["On all GPUs", "48.0 GPU-s"],  # 26 + 22
         ["Drag, not in it", "0.5 GPU-s"],
-        ["Share of observed time", "3.2 %"],  # 48 / (800 + 700)
-        ["Saves without a figure", "no baseline 1"],
-        ["Last save", "unknown (no GPU)"],
+        ["Share of GPU time", "3.2 %"],  # 48 / (800 + 700)
+        ["Saves measured", "2"],
+        ["Not measured", "no baseline 1"],
+        ["Bubble", "unknown (no GPU)"],
     ):
         assert row in rows
 
@@ -143,8 +144,8 @@ def test_a_share_counts_only_gpus_that_paid_for_the_directory() -> None:
     snapshot = sample_snapshot()
     other = replace(snapshot.gpus[1], bubble_seconds={"vision": 7.0})
     rows = outline(replace(snapshot, gpus=(snapshot.gpus[0], other))).rows
-    assert ["Share of observed time", "3.2 %"] in rows  # 26 / 800
-    assert ["Share of observed time", "1.0 %"] in rows  # 7 / 700
+    assert ["Share of GPU time", "3.2 %"] in rows  # 26 / 800
+    assert ["Share of GPU time", "1.0 %"] in rows  # 7 / 700
 
 
 def test_without_readings_a_bubble_is_unknown() -> None:
@@ -152,9 +153,10 @@ def test_without_readings_a_bubble_is_unknown() -> None:
     snapshot = sample_snapshot()
     llama = replace(snapshot.directories[0], last_bubble=None)
     parsed = outline(replace(snapshot, directories=(llama,), gpus=(), gpu_backend=None))
-    assert ["Last save", "unknown"] in parsed.rows
+    assert ["Bubble", "unknown"] in parsed.rows
     assert ["On all GPUs", "unknown"] in parsed.rows
-    assert ["Share of observed time", "unknown"] in parsed.rows
+    assert ["Mean of GPUs", "unknown"] in outline(only(empty_directory("new"))).rows
+    assert ["Share of GPU time", "unknown"] in parsed.rows
     assert "GPUs" not in parsed.text
 
 
@@ -175,7 +177,9 @@ def test_simulated_gpus_are_called_simulated_wherever_they_show(name: str) -> No
     parsed = outline(replace(sample_snapshot(), gpus=(gpu,), gpu_backend=backend))
     assert "simulated up" in parsed.text
     assert "These GPUs are simulated: no figure here comes from a real device." in parsed.text
-    assert parsed.text.count("Bubble (simulated GPUs)") == len(sample_snapshot().directories)
+    directories = len(sample_snapshot().directories)
+    assert parsed.text.count("Bubble of last save (simulated GPUs)") == directories
+    assert parsed.text.count("Bubbles since start (simulated GPUs)") == directories
     (row,) = (cells for cells in parsed.rows if cells[:2] == ["0", "up"])
     assert "simulated" in row[2]
 

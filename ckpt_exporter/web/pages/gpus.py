@@ -25,25 +25,33 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def bubble_table(entry: DirectorySnapshot, snapshot: Snapshot) -> Html:
-    """Return what the saves of one directory cost on its GPUs."""
-    caption = "Bubble (simulated GPUs)" if _any_simulated(snapshot) else "Bubble"
-    return facts_table(caption, [*_last_rows(entry), *_total_rows(entry, snapshot.gpus)])
+def last_bubble_table(entry: DirectorySnapshot, snapshot: Snapshot) -> Html:
+    """Return what the last save of one directory cost on its GPUs."""
+    return facts_table(_caption("Bubble of last save", snapshot), _last_rows(entry))
+
+
+def bubble_totals_table(entry: DirectorySnapshot, snapshot: Snapshot) -> Html:
+    """Return what the saves of one directory have cost on its GPUs so far."""
+    return facts_table(_caption("Bubbles since start", snapshot), _total_rows(entry, snapshot.gpus))
+
+
+def _caption(text: str, snapshot: Snapshot) -> str:
+    return f"{text} ({SIMULATED} GPUs)" if _any_simulated(snapshot) else text
 
 
 def _last_rows(entry: DirectorySnapshot) -> list[tuple[str, str]]:
     if entry.last_save is None:
-        return [("Last save", "none seen yet")]
+        return [("Bubble", "none seen yet")]
     bubble = entry.last_bubble
     if bubble is None:
-        return [("Last save", UNKNOWN)]
+        return [("Bubble", UNKNOWN)]
     if bubble.skipped is not None:
-        return [("Last save", f"{UNKNOWN} ({_words(bubble.skipped)})")]
+        return [("Bubble", f"{UNKNOWN} ({_words(bubble.skipped)})")]
     return [
-        ("Last save", duration_text(bubble.seconds)),
+        ("Mean of its GPUs", duration_text(bubble.seconds)),
         ("On its GPUs", _gpu_seconds(bubble)),
         ("Depth", ratio_text(bubble.depth)),
-        *((f"Of it {_words(phase)}", duration_text(seconds)) for phase, seconds in bubble.phases.items()),
+        *((_words(phase).capitalize(), duration_text(seconds)) for phase, seconds in bubble.phases.items()),
         ("Read from", _reading(bubble.source, bubble.quality)),
     ]
 
@@ -63,12 +71,15 @@ def _total_rows(entry: DirectorySnapshot, gpus: tuple[GpuStatus, ...]) -> list[t
     skipped = ", ".join(
         f"{_words(reason)} {count_text(count)}" for reason, count in entry.bubbles_skipped.items() if count
     )
+    measured = sum(entry.bubble.counts) if entry.bubble else 0
+    total = sum(entry.bubble_phase_seconds.values()) if measured else None
     return [
-        ("Since start", duration_text(sum(entry.bubble_phase_seconds.values()))),
+        ("Mean of GPUs", duration_text(total)),
         ("On all GPUs", gpu_seconds_text(lost if charged else None)),
         ("Drag, not in it", gpu_seconds_text(drag if charged else None)),
-        ("Share of observed time", _share(lost, sum(status.observed_seconds for status in charged))),
-        ("Saves without a figure", skipped or "none"),
+        ("Share of GPU time", _share(lost, sum(status.observed_seconds for status in charged))),
+        ("Saves measured", count_text(measured)),
+        ("Not measured", skipped or "none"),
     ]
 
 
