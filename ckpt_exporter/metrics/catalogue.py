@@ -27,6 +27,7 @@ class Metric:
 
 
 _DIR = ("dir",)
+_GPU = ("gpu", "uuid")
 
 METRICS: tuple[Metric, ...] = (
     # --- saves --------------------------------------------------------------------------------------------
@@ -79,6 +80,59 @@ METRICS: tuple[Metric, ...] = (
            "since; absent until scanned."),
     Metric("ckpt_deleted_checkpoints_total", "counter", _DIR, "saves",
            "Complete checkpoints removed, by retention or by hand."),
+    # --- GPU and bubble -----------------------------------------------------------------------------------
+    Metric("ckpt_gpu_bubble_seconds_total", "counter", ("dir", "gpu", "uuid"), "gpu",
+           "GPU-seconds that saves of this directory cost this GPU: the integral of 1 - activity over each "
+           "save's dip, added when the save is judged. Bubble share = increase of this / increase of "
+           "ckpt_gpu_observed_seconds_total. Activity is work relative to the GPU's own steady state just "
+           "before, not the driver's utilisation."),
+    Metric("ckpt_gpu_drag_seconds_total", "counter", ("dir", "gpu", "uuid"), "gpu",
+           "GPU-seconds by which asynchronous saves of this directory slow this GPU without stopping it "
+           "(activity stays above half); beside the bubble, not in it, and only where clearly above the "
+           "noise of the GPU's steady state."),
+    Metric("ckpt_bubble_seconds_total", "counter", ("dir", "phase"), "bubble",
+           "Seconds of training that saves cost, mean over the GPUs of the run, by phase of the save: "
+           "before_write, writing, write_gap, after_write. Of type unknown in OpenMetrics, where the "
+           "histogram ckpt_bubble_seconds has the family name."),
+    Metric("ckpt_bubble_seconds", "histogram", _DIR, "bubble",
+           "Bubble of one save in seconds, mean over the GPUs of its run; saves without a figure are left "
+           "out and counted in ckpt_bubble_skipped_total."),
+    Metric("ckpt_gpu_observed_seconds_total", "counter", _GPU, "gpu",
+           "Seconds in which this GPU belonged to a training run and was measured. Bubble share = increase "
+           "of ckpt_gpu_bubble_seconds_total / increase of this."),
+    Metric("ckpt_gpu_stall_seconds_total", "counter", ("gpu", "uuid", "cause"), "gpu",
+           "GPU-seconds of lost activity by cause: checkpoint_save, checkpoint_load, data_loading, "
+           "communication, other. The cause is an estimate, told from how the GPU and the files behaved."),
+    Metric("ckpt_bubble_skipped_total", "counter", ("dir", "reason"), "bubble",
+           "Saves without a bubble figure by reason: no_gpu; no_baseline (no steady state before the save); "
+           "sampler_gap (readings are missing); low_quality (the readings can't carry a figure)."),
+    Metric("ckpt_last_save_bubble_seconds", "gauge", _DIR, "bubble",
+           "Bubble in seconds of the last complete save, mean over the GPUs of its run; absent when unknown "
+           "or not yet judged."),
+    Metric("ckpt_last_save_bubble_depth_ratio", "gauge", _DIR, "bubble",
+           "Mean share (0 to 1) of activity lost during the dip of the last complete save; absent when "
+           "unknown or not yet judged."),
+    Metric("ckpt_gpu_activity_ratio", "gauge", _GPU, "gpu",
+           "Activity now (0 to 1): useful work relative to this GPU's own steady state just before, by the "
+           "source in ckpt_gpu_activity_source_info. Not the driver's utilisation, which stays at 1 while a "
+           "GPU spins in a collective. Absent when unknown."),
+    Metric("ckpt_gpu_utilization_ratio", "gauge", _GPU, "gpu",
+           "Share of time (0 to 1) in which a kernel ran, as the driver reports it; it does not tell work "
+           "from waiting. Absent when unknown."),
+    Metric("ckpt_gpu_power_watts", "gauge", _GPU, "gpu",
+           "Power draw in watts as the driver reports it; absent when unknown."),
+    Metric("ckpt_gpu_activity_source_info", "info", ("gpu", "uuid", "source", "quality"), "gpu",
+           "What the activity of this GPU is read from, always 1: gpm, power, power_utilization or "
+           "utilization, of high or low quality; absent until a steady state is known."),
+    Metric("ckpt_gpu_up", "gauge", _GPU, "gpu",
+           "1 while this GPU is read, 0 when it can't be read."),
+    Metric("ckpt_gpu_info", "info", ("gpu", "uuid", "name", "driver"), "gpu",
+           "Name and driver of a GPU, always 1; a simulated GPU says so in both."),
+    Metric("ckpt_gpu_backend_up", "gauge", ("backend",), "gpu",
+           "1 while GPU readings arrive from this backend, else 0; absent without a GPU part. The backend "
+           "simulated is no real device."),
+    Metric("ckpt_gpu_call_seconds", "histogram", (), "gpu",
+           "Time in seconds that calls to the GPU driver took, made by the sampler and never by a scrape."),
     # --- storage and run ----------------------------------------------------------------------------------
     Metric("ckpt_directory_info", "info",
            ("dir", "path", "mountpoint", "device", "fstype", "transport"), "storage",
@@ -139,6 +193,7 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Saves", ("saves",)),
+    ("GPU and bubble", ("bubble", "gpu")),
     ("Storage and run", ("storage",)),
     ("Itself", ("watch", "itself", "scrape")),
 )

@@ -6,9 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ckpt_exporter.metrics.families import Families
-from ckpt_exporter.model import DirectorySnapshot, Mount, Save, Snapshot, StorageStatus, WatchStatus
+from ckpt_exporter.model import (
+    Bubble,
+    BubblePhase,
+    DirectorySnapshot,
+    GpuStatus,
+    Histogram,
+    Mount,
+    Save,
+    SkipReason,
+    Snapshot,
+    StorageStatus,
+    WatchStatus,
+)
 
 SAVE_RESULTS = ("complete", "incomplete", "aborted")
+BUBBLE_PHASES: tuple[BubblePhase, ...] = ("before_write", "writing", "write_gap", "after_write")
+SKIP_REASONS: tuple[SkipReason, ...] = ("no_gpu", "no_baseline", "sampler_gap", "low_quality")
+STALL_CAUSES = ("checkpoint_save", "checkpoint_load", "data_loading", "communication", "other")
 RESCAN_REASONS = ("overflow", "root_lost", "mount_changed", "periodic", "canary", "limit", "restart")
 EVENTS = ("create", "open", "close_write", "moved", "deleted", "link")
 
@@ -68,6 +83,76 @@ def _add_last_save(name: str, save: Save | None, unix_minus_t: float, out: Famil
     out.add("ckpt_last_save_average_bandwidth_bytes_per_second", save.average_bandwidth, dir=name)
     out.add("ckpt_last_save_sustained_bandwidth_bytes_per_second", save.sustained_bandwidth, dir=name)
     out.add("ckpt_last_save_peak_bandwidth_bytes_per_second", save.peak_bandwidth, dir=name)
+
+
+def collect_bubble(snapshot: Snapshot, out: Families) -> None:
+    """Add what saves cost the training, per directory; all at 0 without GPUs."""
+    for directory in snapshot.directories:
+        name = directory.name
+        for phase in BUBBLE_PHASES:
+            seconds = directory.bubble_phase_seconds.get(phase, 0.0)
+            out.add("ckpt_bubble_seconds_total", seconds, dir=name, phase=phase)
+        out.add_histogram("ckpt_bubble_seconds", directory.bubble or _none_of(directory.duration), dir=name)
+        for reason in SKIP_REASONS:
+            count = directory.bubbles_skipped.get(reason, 0)
+            out.add("ckpt_bubble_skipped_total", count, dir=name, reason=reason)
+        _add_last_bubble(name, directory.last_bubble, out)
+
+
+def _none_of(histogram: Histogram) -> Histogram:
+    return Histogram(histogram.bounds, (0,) * (len(histogram.bounds) + 1), 0.0)
+
+
+def _add_last_bubble(name: str, bubble: Bubble | None, out: Families) -> None:
+    if bubble is None or bubble.skipped is not None:
+        return
+    out.add("ckpt_last_save_bubble_seconds", bubble.seconds, dir=name)
+    out.add("ckpt_last_save_bubble_depth_ratio", bubble.depth, dir=name)
+
+
+def collect_gpu(snapshot: Snapshot, out: Families) -> None:
+    """Add the backend of GPU readings and its GPUs; nothing without one."""
+    backend = snapshot.gpu_backend
+    if backend is None:
+        return
+    collect_gpus(snapshot, out)
+    out.add("ckpt_gpu_backend_up", backend.up, backend=backend.backend)
+    out.add_histogram("ckpt_gpu_call_seconds", backend.call_seconds)
+
+
+def collect_gpus(snapshot: Snapshot, out: Families) -> None:
+    """Add every GPU, whoever read it."""
+    directories = [directory.name for directory in snapshot.directories]
+    for status in snapshot.gpus:
+        _add_gpu_counters(status, directories, out)
+        _add_gpu_now(status, out)
+
+
+def _add_gpu_counters(status: GpuStatus, directories: list[str], out: Families) -> None:
+    gpu, uuid = str(status.info.gpu), status.info.uuid
+    # Only configured directories: one that a reload removed leaves no series.
+    for name in directories:
+        bubble, drag = status.bubble_seconds.get(name, 0.0), status.drag_seconds.get(name, 0.0)
+        out.add("ckpt_gpu_bubble_seconds_total", bubble, dir=name, gpu=gpu, uuid=uuid)
+        out.add("ckpt_gpu_drag_seconds_total", drag, dir=name, gpu=gpu, uuid=uuid)
+    out.add("ckpt_gpu_observed_seconds_total", status.observed_seconds, gpu=gpu, uuid=uuid)
+    for cause in STALL_CAUSES:
+        stalled = status.stall_seconds.get(cause, 0.0)
+        out.add("ckpt_gpu_stall_seconds_total", stalled, gpu=gpu, uuid=uuid, cause=cause)
+
+
+def _add_gpu_now(status: GpuStatus, out: Families) -> None:
+    info = status.info
+    gpu, uuid = str(info.gpu), info.uuid
+    out.add("ckpt_gpu_up", status.up, gpu=gpu, uuid=uuid)
+    out.add("ckpt_gpu_activity_ratio", status.activity, gpu=gpu, uuid=uuid)
+    out.add("ckpt_gpu_utilization_ratio", status.util, gpu=gpu, uuid=uuid)
+    out.add("ckpt_gpu_power_watts", status.power_w, gpu=gpu, uuid=uuid)
+    if status.source is not None and status.quality is not None:
+        out.add_info(
+            "ckpt_gpu_activity_source_info", gpu=gpu, uuid=uuid, source=status.source, quality=status.quality
+        )
+    out.add_info("ckpt_gpu_info", gpu=gpu, uuid=uuid, name=info.name, driver=info.driver)
 
 
 def collect_storage(snapshot: Snapshot, out: Families) -> None:
@@ -150,6 +235,8 @@ Collect = Callable[[Snapshot, Families], None]
 # The collectors that need the snapshot alone; the registry adds ``itself`` and ``process``.
 SNAPSHOT_COLLECTORS: dict[str, Collect] = {
     "saves": collect_saves,
+    "bubble": collect_bubble,
+    "gpu": collect_gpu,
     "storage": collect_storage,
     "watch": collect_watch,
 }

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import Metric as Family
 from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
 
 from ckpt_exporter.metrics.catalogue import metrics_of
-from ckpt_exporter.metrics.collectors import collect_saves
-from ckpt_exporter.metrics.families import Families
+from ckpt_exporter.metrics.collectors import collect_bubble, collect_gpus, collect_saves
+from ckpt_exporter.metrics.families import Families, text_family
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ckpt_exporter.model import Snapshot
 
@@ -41,19 +43,28 @@ def expose(
     if wants_openmetrics(accept):
         body, content_type = openmetrics.generate_latest(source), OPENMETRICS  # type: ignore[no-untyped-call]
     else:
-        body, content_type = generate_latest(source), TEXT
+        body, content_type = generate_latest(_TextView(source)), TEXT
     if not accepts_gzip(accept_encoding):
         return Exposition(body, content_type, None)
     return Exposition(gzip.compress(body, _GZIP_LEVEL, mtime=0), content_type, "gzip")
 
 
 def render_text(snapshot: Snapshot) -> str:
-    """Return the save metrics of one snapshot in the text format 0.0.4; errors are not caught."""
-    out = Families(metrics_of("saves"))
-    collect_saves(snapshot, out)
-    registry = CollectorRegistry()
-    registry.register(out)
-    return generate_latest(registry).decode()
+    """Return saves, bubbles and GPUs of one snapshot in the text format 0.0.4; errors are not caught."""
+    out = Families(entry for name in ("saves", "bubble", "gpu") for entry in metrics_of(name))
+    for collect in (collect_saves, collect_bubble, collect_gpus):
+        collect(snapshot, out)
+    return generate_latest(_TextView(out)).decode()
+
+
+class _TextView(Collector):
+    """What a registry or collector holds, with the family types of the text format."""
+
+    def __init__(self, source: Collector) -> None:
+        self._source = source
+
+    def collect(self) -> Iterable[Family]:
+        return map(text_family, self._source.collect())
 
 
 def wants_openmetrics(accept: str) -> bool:

@@ -13,6 +13,7 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
     InfoMetricFamily,
+    UnknownMetricFamily,
 )
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
@@ -26,8 +27,16 @@ if TYPE_CHECKING:
 _Bucket = tuple[str, float] | tuple[str, float, Exemplar]
 
 
+# OpenMetrics drops ``_total`` from a counter's family name, which leaves the name of the histogram
+# ``ckpt_bubble_seconds``, and one name can be one family only. So there this counter has no type; its series
+# is the same in both formats.
+UNTYPED_COUNTERS = frozenset({"ckpt_bubble_seconds_total"})
+
+
 def new_family(entry: Metric) -> Family:
-    """Return an empty family; the text format adds ``_total`` and ``_info`` back to the names."""
+    """Return an empty family as OpenMetrics has it: ``_total`` and ``_info`` are left to the samples."""
+    if entry.name in UNTYPED_COUNTERS:
+        return UnknownMetricFamily(entry.name, entry.help, labels=entry.labels)
     if entry.type == "counter":
         return CounterMetricFamily(entry.name, entry.help, labels=entry.labels)
     if entry.type == "histogram":
@@ -37,6 +46,15 @@ def new_family(entry: Metric) -> Family:
     return GaugeMetricFamily(entry.name, entry.help, labels=entry.labels)
 
 
+def text_family(family: Family) -> Family:
+    """Return a family as the text format has it, where a counter is one under its full name."""
+    if family.name not in UNTYPED_COUNTERS:
+        return family
+    counter = Family(family.name.removesuffix("_total"), family.documentation, "counter")
+    counter.samples = family.samples
+    return counter
+
+
 class Families(Collector):
     """The families of one collector in one scrape; only names and labels of the catalogue are accepted."""
 
@@ -44,23 +62,23 @@ class Families(Collector):
         self._entries = {entry.name: entry for entry in entries}
         self._families = {name: new_family(entry) for name, entry in self._entries.items()}
 
-    def add(self, name: str, value: float | None, **labels: str) -> None:
+    def add(self, name: str, value: float | None, /, **labels: str) -> None:
         """Add one sample; an unknown (None) or not finite value stays absent."""
         if value is None or not math.isfinite(value):
             return
         family, texts = self._open(name, labels)
-        if not isinstance(family, CounterMetricFamily | GaugeMetricFamily):
+        if not isinstance(family, CounterMetricFamily | GaugeMetricFamily | UnknownMetricFamily):
             raise TypeError(f"{name} takes no plain value")
         family.add_metric(texts, float(value))
 
-    def add_info(self, name: str, **labels: str) -> None:
+    def add_info(self, name: str, /, **labels: str) -> None:
         """Add one series of value 1 whose labels are the information."""
         family, texts = self._open(name, labels)
         if not isinstance(family, InfoMetricFamily):
             raise TypeError(f"{name} is no info metric")
         family.add_metric([], dict(zip(self._entries[name].labels, texts, strict=True)))
 
-    def add_histogram(self, name: str, histogram: Histogram, **labels: str) -> None:
+    def add_histogram(self, name: str, histogram: Histogram, /, **labels: str) -> None:
         """Add one histogram; its counts per bucket become cumulative."""
         family, texts = self._open(name, labels)
         if not isinstance(family, HistogramMetricFamily):

@@ -6,8 +6,12 @@ from dataclasses import replace
 
 from ckpt_exporter.ledger import DURATION_BUCKETS_SECONDS
 from ckpt_exporter.model import (
+    Bubble,
     ConfigStatus,
     DirectorySnapshot,
+    GpuBackendStatus,
+    GpuInfo,
+    GpuStatus,
     Histogram,
     Mount,
     OpenSave,
@@ -106,6 +110,58 @@ def open_save(step: int, start: float, size_bytes: int, *, stalled: bool) -> Ope
     )
 
 
+# 16 s lost on GPU 0 and 14 s on GPU 1: 15 s in the mean, 1.5 + 12 + 0.5 + 1.
+LAST_BUBBLE = Bubble(
+    directory="llama",
+    save_path=LAST_SAVE.path,
+    save_end=900.0,
+    seconds=15.0,
+    gpu_seconds={0: 16.0, 1: 14.0},
+    drag_gpu_seconds={0: 0.5, 1: 0.0},
+    phases={"before_write": 1.5, "writing": 12.0, "write_gap": 0.5, "after_write": 1.0},
+    start=720.0,
+    end=740.0,
+    depth=0.75,
+    source="power",
+    quality="high",
+)
+
+
+def _bubbles() -> Histogram:
+    # 9 s falls into the bucket (5, 10], the fourth; 15 s into (10, 20], the fifth.
+    counts = [0] * 18
+    counts[3] = counts[4] = 1
+    return Histogram(DURATION_BUCKETS_SECONDS, tuple(counts), 24.0)
+
+
+# The second GPU fell off the bus after the last save.
+GPUS = (
+    GpuStatus(
+        GpuInfo(0, "GPU-aaaa", "NVIDIA H100 80GB HBM3", "570.124.06", limit_w=700.0),
+        up=True,
+        activity=0.96875,
+        util=1.0,
+        power_w=612.5,
+        source="power",
+        quality="high",
+        observed_seconds=800.0,
+        bubble_seconds={"llama": 26.0, "gone": 5.0},
+        drag_seconds={"llama": 0.5},
+        stall_seconds={"checkpoint_save": 31.0, "data_loading": 2.5},
+    ),
+    GpuStatus(
+        GpuInfo(1, "GPU-bbbb", "NVIDIA H100 80GB HBM3", "570.124.06", limit_w=700.0),
+        up=False,
+        observed_seconds=700.0,
+        bubble_seconds={"llama": 22.0},
+        stall_seconds={"checkpoint_save": 22.0},
+    ),
+)
+
+# 90 calls of up to 1 ms and 10 of up to 5 ms.
+GPU_BACKEND = GpuBackendStatus("nvml", up=True, call_seconds=Histogram((0.001, 0.005), (90, 10, 0), 0.0625))
+
+
 def _llama() -> DirectorySnapshot:
     return replace(
         empty_directory("llama", "/data/llama"),
@@ -123,6 +179,10 @@ def _llama() -> DirectorySnapshot:
         retained_checkpoints=2,
         retained_bytes=130_000_000_000,
         deleted_checkpoints=3,
+        bubble_phase_seconds={"before_write": 2.5, "writing": 18.0, "write_gap": 0.5, "after_write": 3.0},
+        bubble=_bubbles(),
+        bubbles_skipped={"no_gpu": 0, "no_baseline": 1, "sampler_gap": 0, "low_quality": 0},
+        last_bubble=LAST_BUBBLE,
         run=Writers(990.0, "llama", (4711,), run="llama-7b", scheduler="slurm", run_id="8812"),
     )
 
@@ -134,6 +194,8 @@ def _hostile() -> DirectorySnapshot:
         save_bytes=5_000_000,
         save_files=1,
         last_save=MOVED_SAVE,
+        bubbles_skipped={"no_gpu": 1, "no_baseline": 0, "sampler_gap": 0, "low_quality": 0},
+        last_bubble=Bubble(HOSTILE_NAME, MOVED_SAVE.path, 600.0, skipped="no_gpu"),
         retained_checkpoints=1,
         retained_bytes=5_000_000,
     )
@@ -174,5 +236,7 @@ def sample_snapshot() -> Snapshot:
             events={"create": 40, "close_write": 38, "moved": 3},
         ),
         config=ConfigStatus(successful=False, success_unix=1764466800.0),
+        gpu_backend=GPU_BACKEND,
+        gpus=GPUS,
         sources_healthy={"inotify": True, "storage": False},
     )

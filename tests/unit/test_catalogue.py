@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from ckpt_exporter.ledger import DURATION_BUCKETS_SECONDS
 from ckpt_exporter.metrics.catalogue import METRICS, Metric, markdown, metric
-from ckpt_exporter.metrics.families import new_family
+from ckpt_exporter.metrics.families import UNTYPED_COUNTERS, new_family
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +68,8 @@ def test_help_names_the_unit(entry: Metric) -> None:
     text = entry.help.lower()
     if "timestamp_seconds" in entry.name:
         assert "unix time" in text
+    elif entry.name.endswith("_watts"):
+        assert "watts" in text
     elif "bandwidth" not in entry.name:
         for unit in BASE_UNITS:
             if unit in entry.name:
@@ -86,7 +88,18 @@ def test_catalogue_has_the_published_names() -> None:
         "counter dir": "ckpt_save_bytes_total ckpt_save_files_total ckpt_written_bytes_total "
         "ckpt_write_active_seconds_total ckpt_deleted_checkpoints_total ckpt_device_written_bytes_total",
         "counter dir,result": "ckpt_saves_total",
-        "histogram dir": "ckpt_save_duration_seconds",
+        "histogram dir": "ckpt_save_duration_seconds ckpt_bubble_seconds",
+        "histogram ": "ckpt_gpu_call_seconds",
+        "counter dir,gpu,uuid": "ckpt_gpu_bubble_seconds_total ckpt_gpu_drag_seconds_total",
+        "counter dir,phase": "ckpt_bubble_seconds_total",
+        "counter dir,reason": "ckpt_bubble_skipped_total",
+        "counter gpu,uuid": "ckpt_gpu_observed_seconds_total",
+        "counter gpu,uuid,cause": "ckpt_gpu_stall_seconds_total",
+        "gauge gpu,uuid": "ckpt_gpu_activity_ratio ckpt_gpu_utilization_ratio ckpt_gpu_power_watts "
+        "ckpt_gpu_up",
+        "gauge backend": "ckpt_gpu_backend_up",
+        "info gpu,uuid,source,quality": "ckpt_gpu_activity_source_info",
+        "info gpu,uuid,name,driver": "ckpt_gpu_info",
         "gauge dir": "ckpt_saves_in_progress ckpt_save_in_progress_seconds ckpt_save_stalled "
         "ckpt_last_save_start_timestamp_seconds ckpt_last_save_end_timestamp_seconds "
         "ckpt_last_save_duration_seconds ckpt_last_save_bytes ckpt_last_save_files ckpt_last_save_step "
@@ -94,7 +107,7 @@ def test_catalogue_has_the_published_names() -> None:
         "ckpt_last_save_sustained_bandwidth_bytes_per_second "
         "ckpt_last_save_peak_bandwidth_bytes_per_second ckpt_retained_checkpoints ckpt_retained_bytes "
         "ckpt_filesystem_avail_bytes ckpt_filesystem_size_bytes ckpt_dirty_bytes ckpt_watched_directories "
-        "ckpt_watch_limit_reached",
+        "ckpt_watch_limit_reached ckpt_last_save_bubble_seconds ckpt_last_save_bubble_depth_ratio",
         "info dir,path,mountpoint,device,fstype,transport": "ckpt_directory_info",
         "info dir,run,scheduler,run_id": "ckpt_run_info",
         "info version,revision,python": "ckpt_exporter_build_info",
@@ -127,6 +140,24 @@ def test_no_two_families_claim_one_series_name() -> None:
     registry = CollectorRegistry()
     for entry in METRICS:
         registry.register(Announced(entry))  # raises on a clash
+
+
+def test_only_one_counter_has_no_type_in_openmetrics() -> None:
+    """A counter loses its type there only where a histogram has its family name."""
+    named = {entry.name for entry in METRICS}
+    shared = {
+        entry.name
+        for entry in METRICS
+        if entry.type == "counter" and entry.name.removesuffix("_total") in named
+    }
+    assert shared == UNTYPED_COUNTERS == {"ckpt_bubble_seconds_total"}
+
+
+def test_estimates_and_ratios_are_explained() -> None:
+    """Help says that a cause is an estimate, what activity is, and how a bubble share is made."""
+    assert "estimate" in metric("ckpt_gpu_stall_seconds_total").help
+    assert "steady state" in metric("ckpt_gpu_activity_ratio").help
+    assert "ckpt_gpu_observed_seconds_total" in metric("ckpt_gpu_bubble_seconds_total").help
 
 
 def test_reference_page_is_current(golden: Callable[[str, str], None]) -> None:

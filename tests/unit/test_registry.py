@@ -222,14 +222,19 @@ def test_only_catalogued_names_and_labels_can_be_exported() -> None:
         out.add_info("ckpt_saves_in_progress", dir="d")
 
 
-def test_rendering_a_snapshot_shows_the_save_metrics_only() -> None:
-    """The end of a recording shows saves, not the exporter that replayed them."""
-    found = series(render_text(sample_snapshot()))
+def test_rendering_a_snapshot_shows_saves_bubbles_and_gpus_only() -> None:
+    """The end of a recording shows what was recorded, not the exporter that replayed it."""
+    recorded = replace(sample_snapshot(), gpu_backend=None)
+    found = series(render_text(recorded))
     assert found["ckpt_saves_total", (("dir", "llama"), ("result", "complete"))] == 2
-    assert {name for name, _ in found if not name.startswith(("ckpt_save", "ckpt_last_save"))} == {
+    assert found["ckpt_bubble_seconds_total", (("dir", "llama"), ("phase", "writing"))] == 18
+    assert found["ckpt_gpu_observed_seconds_total", (("gpu", "0"), ("uuid", "GPU-aaaa"))] == 800
+    prefixes = ("ckpt_save", "ckpt_last_save", "ckpt_bubble", "ckpt_gpu")
+    assert {name for name, _ in found if not name.startswith(prefixes)} == {
         "ckpt_written_bytes_total",
         "ckpt_write_active_seconds_total",
         "ckpt_retained_checkpoints",
         "ckpt_retained_bytes",
         "ckpt_deleted_checkpoints_total",
     }
+    assert not [name for name, _ in found if name.startswith(("ckpt_gpu_backend", "ckpt_gpu_call"))]

@@ -8,18 +8,20 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ckpt_exporter.model import Snapshot
+from ckpt_exporter.model import GpuBackendStatus, Snapshot
 from ckpt_exporter.web.pages.markup import badge, escaped
 from ckpt_exporter.web.pages.status import StatusPage
 from ckpt_exporter.web.pages.units import (
     bandwidth_text,
     count_text,
     duration_text,
+    gpu_seconds_text,
+    power_text,
     ratio_text,
     size_text,
     time_text,
 )
-from tests.unit.export_sample import empty_directory, sample_snapshot
+from tests.unit.export_sample import GPU_BACKEND, GPUS, empty_directory, sample_snapshot
 
 VOID = {"meta"}
 
@@ -101,6 +103,90 @@ def test_unknown_is_never_shown_as_zero() -> None:
                 ["Free", "unknown"], ["Run", "unknown"], ["Directories watched", "unknown"],
                 ["Configuration loaded", "unknown"], ["Saves complete", "0"]):  # fmt: skip
         assert row in rows
+
+
+def test_page_shows_what_a_save_cost_the_gpus() -> None:
+    """The bubble of the last save stands with its parts and quality, the totals with their share."""
+    rows = outline(sample_snapshot()).rows
+    for row in (
+        ["Mean of its GPUs", "15.0 s"],
+        ["On its GPUs", "30.0 GPU-s on 2 GPUs"],  # 16 + 14
+        ["Depth", "75.0 %"],
+        ["Before write", "1.5 s"],
+        ["Writing", "12.0 s"],
+        ["Write gap", "500 ms"],
+        ["After write", "1.0 s"],
+        ["Read from", "power, high quality"],
+        ["Mean of GPUs", "24.0 s"],  # 2.5 + 18 + 0.5 + 3
+        ["On all GPUs", "48.0 GPU-s"],  # 26 + 22
+        ["Drag, not in it", "0.5 GPU-s"],
+        ["Share of GPU time", "3.2 %"],  # 48 / (800 + 700)
+        ["Saves measured", "2"],
+        ["Not measured", "no baseline 1"],
+        ["Bubble", "unknown (no GPU)"],
+    ):
+        assert row in rows
+
+
+def test_page_shows_every_gpu() -> None:
+    """Each GPU stands with its readings; what a GPU that is down would read is unknown."""
+    rows = outline(sample_snapshot()).rows
+    name = "NVIDIA H100 80GB HBM3"
+    readings = ["96.9 %", "100 %", "612 W", "power, high quality"]
+    # 26 for llama and 5 for a directory since removed: 31 of 800 and 22 of 700 seconds.
+    assert ["0", "up", name, *readings, "13 min 20 s", "31.0 GPU-s", "3.9 %"] in rows
+    assert ["1", "down", name, *["unknown"] * 4, "11 min 40 s", "22.0 GPU-s", "3.1 %"] in rows
+    assert "nvml up" in outline(sample_snapshot()).text
+
+
+def test_a_share_counts_only_gpus_that_paid_for_the_directory() -> None:
+    """The time of a GPU on which this directory's saves never ran does not thin its share out."""
+    snapshot = sample_snapshot()
+    other = replace(snapshot.gpus[1], bubble_seconds={"vision": 7.0})
+    rows = outline(replace(snapshot, gpus=(snapshot.gpus[0], other))).rows
+    assert ["Share of GPU time", "3.2 %"] in rows  # 26 / 800
+    assert ["Share of GPU time", "1.0 %"] in rows  # 7 / 700
+
+
+def test_without_readings_a_bubble_is_unknown() -> None:
+    """No GPU part: no table of GPUs, no share, and a last save without a verdict is unknown, not 0."""
+    snapshot = sample_snapshot()
+    llama = replace(snapshot.directories[0], last_bubble=None)
+    parsed = outline(replace(snapshot, directories=(llama,), gpus=(), gpu_backend=None))
+    assert ["Bubble", "unknown"] in parsed.rows
+    assert ["On all GPUs", "unknown"] in parsed.rows
+    assert ["Mean of GPUs", "unknown"] in outline(only(empty_directory("new"))).rows
+    assert ["Share of GPU time", "unknown"] in parsed.rows
+    assert "GPUs" not in parsed.text
+
+
+def test_a_backend_that_is_down_says_so() -> None:
+    """A backend that gives nothing is shown as down, without GPUs if it never saw any."""
+    down = GpuBackendStatus("nvml", up=False, call_seconds=GPU_BACKEND.call_seconds, mapping_known=False)
+    text = outline(replace(sample_snapshot(), gpu_backend=down, gpus=())).text
+    assert "nvml down" in text
+    assert "No GPU seen." in text
+    assert "Which run a GPU belongs to is unknown: its processes can't be seen." in text
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100 (simulated)", "NVIDIA H100", ""])
+def test_simulated_gpus_are_called_simulated_wherever_they_show(name: str) -> None:
+    """Backend, table, row and every directory's bubble say simulated in words."""
+    gpu = replace(GPUS[0], info=replace(GPUS[0].info, name=name, driver="simulated"))
+    backend = replace(GPU_BACKEND, backend="simulated")
+    parsed = outline(replace(sample_snapshot(), gpus=(gpu,), gpu_backend=backend))
+    assert "simulated up" in parsed.text
+    assert "These GPUs are simulated: no figure here comes from a real device." in parsed.text
+    directories = len(sample_snapshot().directories)
+    assert parsed.text.count("Bubble of last save (simulated GPUs)") == directories
+    assert parsed.text.count("Bubbles since start (simulated GPUs)") == directories
+    (row,) = (cells for cells in parsed.rows if cells[:2] == ["0", "up"])
+    assert "simulated" in row[2]
+
+
+def test_real_gpus_are_never_called_simulated() -> None:
+    """The word does not appear for real GPUs."""
+    assert "simulated" not in " ".join(outline(sample_snapshot()).text)
 
 
 def test_a_save_that_was_moved_in_has_unknown_figures() -> None:
@@ -189,6 +275,12 @@ def test_other_units() -> None:
     assert ratio_text(0.9999) == "99.9 %"
     assert ratio_text(1.0) == "100 %"
     assert ratio_text(None) == "unknown"
+    assert gpu_seconds_text(99.94) == "99.9 GPU-s"
+    assert gpu_seconds_text(99.96) == "100 GPU-s"
+    assert gpu_seconds_text(12345.6) == "12\u202f346 GPU-s"
+    assert gpu_seconds_text(None) == "unknown"
+    assert power_text(612.5) == "612 W"
+    assert power_text(None) == "unknown"
     assert time_text(0.0) == "1970-01-01 00:00:00 UTC"
     assert time_text(float("nan")) == "unknown"
     assert time_text(1e20) == "unknown"

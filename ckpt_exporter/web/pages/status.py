@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpt_exporter import __version__
+from ckpt_exporter.web.pages.gpus import bubble_totals_table, gpus_section, last_bubble_table
 from ckpt_exporter.web.pages.markup import Html, badge, escaped, facts_table, grid_table
 from ckpt_exporter.web.pages.style import STYLE
 from ckpt_exporter.web.pages.units import (
@@ -57,7 +58,7 @@ class StatusPage:
         snapshot = self._snapshot()
         sections = [_notices(snapshot), _overview(snapshot)]
         sections += [_directory(index, entry, snapshot) for index, entry in enumerate(snapshot.directories)]
-        sections.append(_watching(snapshot))
+        sections += [gpus_section(snapshot), _watching(snapshot)]
         return (
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -148,7 +149,9 @@ def _directory(index: int, entry: DirectorySnapshot, snapshot: Snapshot) -> str:
     storage = next((status for status in snapshot.storage if status.directory == entry.name), None)
     tables = [
         facts_table("Last complete save", _last_save_rows(entry.last_save, snapshot)),
+        last_bubble_table(entry, snapshot),
         facts_table("Totals since start", _total_rows(entry)),
+        bubble_totals_table(entry, snapshot),
         facts_table("Storage", _storage_rows(storage)),
         facts_table("Watch and run", _watch_rows(watch) + _run_rows(entry.run)),
     ]

@@ -25,6 +25,7 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .title { display: flex; flex-wrap: wrap; gap: .35rem .75rem; align-items: center; }
 .path { flex-basis: 100%; margin: 0; color: var(--soft); overflow-wrap: anywhere;
   font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .87em; }
+.note { flex-basis: 100%; margin: .35rem 0 0; color: var(--soft); }
 .columns { columns: 3 17rem; column-gap: 2.5rem; margin-top: .5rem; }
 .columns table { break-inside: avoid; margin-bottom: .75rem; }
 .wide { overflow-x: auto; margin-top: .75rem; }

@@ -45,6 +45,20 @@ def duration_text(seconds: float | None) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
+def gpu_seconds_text(gpu_seconds: float | None) -> str:
+    """Return GPU-seconds as ``12.3 GPU-s`` up to 100, whole beyond that."""
+    if not _known(gpu_seconds):
+        return UNKNOWN
+    if gpu_seconds < 99.95:
+        return f"{gpu_seconds:.1f} GPU-s"
+    return f"{count_text(round(gpu_seconds))} GPU-s"
+
+
+def power_text(watts: float | None) -> str:
+    """Return whole watts."""
+    return UNKNOWN if not _known(watts) else f"{watts:.0f} W"
+
+
 def time_text(unix: float) -> str:
     """Return a Unix time as a date and time in UTC; ``unknown`` when no calendar has it."""
     try:
