@@ -127,6 +127,8 @@ class Exporter:
         self._storage.start()
         if self._gpus is not None:
             self._gpus.start()
+        elif self.config.gpu.backend == "auto":
+            log_event(_LOG, logging.INFO, "no NVIDIA driver found: saves are measured, bubbles are not")
         self._watch.start()
         count = len(self.config.directories)
         log_event(
@@ -263,8 +265,6 @@ def _configured_gpus(config: Config) -> tuple[str, GpuSourceMaker | None]:
     backend, sample_hz = config.gpu.backend, config.gpu.sample_hz
     if backend == "auto":
         backend = "nvml" if any(map(os.path.exists, NVIDIA_SIGNS)) else "none"
-        if backend == "none":
-            log_event(_LOG, logging.INFO, "no NVIDIA driver found: saves are measured, bubbles are not")
     if backend == "nvml":
         return backend, lambda emit, saving: NvmlSource(emit, sample_hz=sample_hz, saving=saving)
     if backend == "simulated":

@@ -67,13 +67,6 @@ def test_same_file_overwritten(daemon: Daemon, name: str, root: Path) -> None:
     daemon.expect(name, 3, size_bytes=750_000, files=3)
 
 
-def test_same_file_overwritten_without_pause(daemon: Daemon, name: str, root: Path) -> None:
-    """Three versions of one file that follow each other at once are three saves."""
-    for _ in range(3):
-        put(root / "last.ckpt", 100_000)
-    daemon.expect(name, 3, size_bytes=300_000, files=3)
-
-
 def test_steps_follow_each_other_at_once(daemon: Daemon, name: str, root: Path) -> None:
     """Checkpoints of five steps without a pause between them are five saves."""
     truths = [checkpoints.hugging_face(root, step, 20_000) for step in range(100, 600, 100)]
