@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # A close event comes before the kernel lets go of the write access, so ask a little later.
 _CLOSING_RETRY_SECONDS = 0.02
 _CLOSING_GIVE_UP_SECONDS = 0.5
+# Walking a file in memory takes turns with its writer: beyond some 200 MiB it would be felt.
+_MEMORY_WALK_BUDGET_SECONDS = 0.002
 _MEMORY_TYPES = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 # Memory file systems are walked page by page: 10 ms per GiB, and it slows their writer.
 _WALK_BUDGET_SECONDS = 0.005
@@ -341,7 +343,9 @@ class ActiveFiles:
             return self._denied(file, st, kind)
         pause = cost * 100 if cost > _WALK_BUDGET_SECONDS else 0.0
         if kind in _MEMORY_TYPES:
-            pause = max(cost * 100, self._settings.memory_walk_seconds if cost > 0.0005 else 0.0)
+            pause = max(
+                cost * 100, self._settings.memory_walk_seconds if cost > _MEMORY_WALK_BUDGET_SECONDS else 0.0
+            )
         file.walk_at = now + pause
         file.checked_at = now
         if data is None:

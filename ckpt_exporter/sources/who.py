@@ -19,6 +19,8 @@ SCAN_SECONDS = 1.0
 # without a commit ended.
 LINGER_SECONDS = 15.0
 MAX_FILES = 4096
+MAX_UNKNOWN_SECONDS = 0.5
+MIN_KNOWN_SECONDS = 0.15
 
 # The GPUs of the run that processes belong to; None where it cannot be told.
 GpusOf = Callable[[Iterable[int]], "tuple[int, ...] | None"]
@@ -44,7 +46,10 @@ class DirectoryWriters:
         self._last_open = float("-inf")
         self._closed = False
         self._gpus: tuple[int, ...] | None = None
+        self._opened_at: dict[str, float] = {}
+        # I/O of each writer when it was found, and when that was.
         self._io_before: dict[int, tuple[int, int]] = {}
+        self._io_at: dict[int, float] = {}
         self._due = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -62,13 +67,17 @@ class DirectoryWriters:
             if event.event in ("create", "open") and event.path is not None:
                 self._remember(event.path, event.inode)
             elif event.event in ("close_write", "deleted") and event.path is not None:
+                self._opened_at.pop(event.path, None)
                 if self._files.pop(event.path, None) is not None and event.event == "close_write":
                     self._closed = True
                     self._due.set()
             elif event.event == "moved" and event.path in self._files:
                 inode = self._files.pop(event.path)
+                opened_at = self._opened_at.pop(event.path, None)
                 if event.to is not None:
                     self._files[event.to] = inode
+                    if opened_at is not None:
+                        self._opened_at[event.to] = opened_at
 
     def _remember(self, path: str, inode: str | None) -> None:
         if path not in self._files and len(self._files) >= MAX_FILES:
@@ -77,6 +86,7 @@ class DirectoryWriters:
         self._files[path] = inode or self._files.get(path)
         self._last_open = self._clock()
         if new:
+            self._opened_at[path] = self._last_open
             self._start()
             self._due.set()
 
@@ -110,6 +120,8 @@ class DirectoryWriters:
             fresh = [pid for pid in writers.pids if pid not in self._io_before]
             self._io_before = {p: self._io_before[p] for p in writers.pids if p in self._io_before}
             self._io_before.update(io_written(fresh))
+            now = self._clock()
+            self._io_at = {pid: self._io_at.get(pid, now) for pid in writers.pids}
             self._gpus = self._gpus_of(writers.pids) if writers.alive else self._gpus
             self._emit(replace(writers, gpus=self._gpus))
 
@@ -131,18 +143,27 @@ class DirectoryWriters:
         offset = max((o for o in offsets if o is not None), default=0)
         if offset > 0:
             return offset, "descriptor"
-        now = io_written({file.pid for file in holders})
-        grown = [_grown(counters, self._io_before.get(pid)) for pid, counters in now.items()]
+        opened_at = self._opened_at.get(path, self._clock())
+        grown = [
+            self._grown(pid, now, opened_at) for pid, now in io_written({f.pid for f in holders}).items()
+        ]
         return (sum(grown), "io") if grown else None
+
+    def _grown(self, pid: int, now: tuple[int, int], opened_at: float) -> int:
+        """Return what a writer has written since the file was opened.
+
+        Its I/O is known from the moment it was found; for the instant before it is taken to have been as fast.
+        """
+        before, found_at = self._io_before.get(pid, now), self._io_at.get(pid, opened_at)
+        grown = max(max(0, a - b) for a, b in zip(now, before, strict=True))
+        known_seconds = self._clock() - found_at
+        unknown_seconds = min(max(0.0, found_at - opened_at), MAX_UNKNOWN_SECONDS, known_seconds)
+        return round(grown * (1 + unknown_seconds / known_seconds)) if known_seconds > 0 else grown
 
     def stop(self) -> None:
         """End the thread; it is not waited for, since it may hang on a dead mount."""
         self._stopping.set()
         self._due.set()
-
-
-def _grown(now: tuple[int, int], before: tuple[int, int] | None) -> int:
-    return max(max(0, a - b) for a, b in zip(now, before or now, strict=True))
 
 
 class WritersSource:

@@ -71,7 +71,7 @@ def loop_mounted(kind: str, base: Path) -> Iterator[Path]:
         pytest.skip(f"needs root and mkfs.{kind}")
     image, mountpoint = base / "image", base / "mounted"
     with open(image, "wb") as stream:
-        stream.truncate(512 << 20)
+        stream.truncate(2 << 30)
     mountpoint.mkdir()
     subprocess.run([maker, "-q", str(image)], check=True, capture_output=True)
     done = subprocess.run(

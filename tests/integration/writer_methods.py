@@ -12,7 +12,7 @@ import struct
 import sys
 import time
 
-BLOCK_BYTES = 256 * 1024
+BLOCK_BYTES = 1024 * 1024
 BLOCKS = 80
 SECONDS = 2.0
 TOTAL_BYTES = BLOCK_BYTES * BLOCKS
