@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -21,6 +23,7 @@ LINGER_SECONDS = 15.0
 MAX_FILES = 4096
 MAX_UNKNOWN_SECONDS = 0.5
 MIN_KNOWN_SECONDS = 0.15
+FILE_TIME_SECONDS = 0.01  # file times tick
 
 # The GPUs of the run that processes belong to; None where it cannot be told.
 GpusOf = Callable[[Iterable[int]], "tuple[int, ...] | None"]
@@ -50,6 +53,7 @@ class DirectoryWriters:
         # I/O of each writer when it was found, and when that was.
         self._io_before: dict[int, tuple[int, int]] = {}
         self._io_at: dict[int, float] = {}
+        self._written_before: set[str] = set()  # before its writer was found
         self._due = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -122,8 +126,20 @@ class DirectoryWriters:
             self._io_before.update(io_written(fresh))
             now = self._clock()
             self._io_at = {pid: self._io_at.get(pid, now) for pid in writers.pids}
+            if fresh:
+                self._written_before |= {path for path in writers.paths if self._is_written(path)}
+                self._written_before &= files.keys()
             self._gpus = self._gpus_of(writers.pids) if writers.alive else self._gpus
             self._emit(replace(writers, gpus=self._gpus))
+
+    def _is_written(self, path: str) -> bool:
+        """Tell whether a file has been written to since it was opened."""
+        try:
+            age_seconds = time.time() - os.stat(path).st_mtime
+        except OSError:
+            return False
+        opened_seconds = self._clock() - self._opened_at.get(path, float("-inf"))
+        return age_seconds < opened_seconds - FILE_TIME_SECONDS
 
     def _tell_if_alive(self) -> None:
         """Say at once after a close whether the writers live: a killed one closes its files by dying."""
@@ -152,7 +168,7 @@ class DirectoryWriters:
     def _grown(self, pid: int, now: tuple[int, int], opened_at: float) -> int:
         """Return what a writer has written since the file was opened.
 
-        Its I/O is known from the moment it was found; for the instant before it is taken to have been as fast.
+        Its I/O is known from the moment it was found; if it wrote before, it is taken to have been as fast.
         """
         before, found_at = self._io_before.get(pid, now), self._io_at.get(pid, opened_at)
         grown = max(max(0, a - b) for a, b in zip(now, before, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def matches(save: Save, truth: Truth) -> bool:
     )
 
 
+@pytest.mark.timeout(900)
 @settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(HISTORIES)
 def test_no_save_is_missed_invented_split_or_merged(history: History) -> None:
