@@ -193,19 +193,23 @@ class PollEngine:
     def _report(self, root: str, old: DirectorySnapshot, new: DirectorySnapshot, t: float) -> None:
         # A file system that was mounted again may have another device number.
         diff = DirectorySnapshotDiff(old, new, ignore_device=True)
-        moved: list[tuple[str, str]] = []
+        reused = [pair for pair in [*diff.dirs_moved, *diff.files_moved] if _is_reuse(old, new, *pair)]
+        for before, _ in reused:
+            self._deleted(root, os.fsdecode(before), t, is_dir=old.isdir(before))
+        moved: list[tuple[str, str]] = [(os.fsdecode(before), os.fsdecode(to)) for before, to in reused]
         for before, to in sorted(_pairs(diff.dirs_moved), key=lambda pair: len(pair[0])):
-            if not _implied(before, to, moved):
+            if (before, to) not in moved and not _implied(before, to, moved):
                 moved.append((before, to))
                 self._moved(root, before, to, t, is_dir=True)
         for before, to in sorted(_pairs(diff.files_moved)):
-            if not _implied(before, to, moved):
+            if (before, to) not in moved and not _implied(before, to, moved):
                 self._moved(root, before, to, t, is_dir=False)
         for path in sorted(map(os.fsdecode, diff.files_deleted)):
             self._deleted(root, path, t, is_dir=False)
         for path in sorted(map(os.fsdecode, diff.dirs_deleted), reverse=True):
             self._deleted(root, path, t, is_dir=True)
-        for path in sorted(map(os.fsdecode, [*diff.dirs_created, *diff.files_created])):
+        made = [*diff.dirs_created, *diff.files_created, *(to for _, to in reused)]
+        for path in sorted(map(os.fsdecode, made)):
             self._created(root, path, t, initial=False)
         for path in sorted(map(os.fsdecode, diff.files_modified)):
             self._modified(root, path, t)
@@ -269,6 +273,11 @@ class PollEngine:
     def _count(root: PolledRoot) -> int:
         snapshot = root.snapshot
         return sum(snapshot.isdir(path) for path in snapshot.paths) if snapshot is not None else 0
+
+
+def _is_reuse(old: DirectorySnapshot, new: DirectorySnapshot, before: bytes | str, to: bytes | str) -> bool:
+    """Tell a rename from a file's inode that a new directory got after it was deleted, or the reverse."""
+    return bool(old.isdir(before) != new.isdir(to))
 
 
 def _pairs(moves: object) -> list[tuple[str, str]]:
