@@ -214,7 +214,7 @@ class Reader:
         profile, state = self._profile, self.trace.state(t)
         util = self._share(self.trace.mean(0, t, 0.2), profile.noise.util, exact=state.util >= 1.0)
         mem = self._share(self.trace.mean(1, t, 0.2), profile.noise.util / 2)
-        counters = [self._relative(self.trace.mean(c, t, t - self._last)) for c in (3, 4, 5)]
+        counters = [self._relative(self.trace.mean(c, t, t - self._last)) for c in (3, 4, 5) if profile.gpm]
         self._last = t
         return GpuSample(
             t,
@@ -238,10 +238,11 @@ class Reader:
         return self.trace.mean(2, floor(t / 0.1) * 0.1, 0.025)
 
     def _relative(self, value: float) -> float:
-        return value * (1.0 + self._rng.gauss(0.0, self._profile.noise.power))
+        deviation = self._profile.noise.power
+        return value * (1.0 + self._rng.gauss(0.0, deviation)) if deviation else value
 
     def _share(self, value: float, deviation: float, *, exact: bool = False) -> float:
-        noise = 0.0 if exact or value < 0.01 else self._rng.gauss(0.0, deviation)
+        noise = 0.0 if exact or not deviation or value < 0.01 else self._rng.gauss(0.0, deviation)
         return min(1.0, max(0.0, value + noise * min(1.0, 2 * value)))
 
 

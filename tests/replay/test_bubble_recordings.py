@@ -19,7 +19,8 @@ ALL = tuple(range(8))
 OTHERS = ALL[1:]
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUBBLE_KEYS = (
-    "bubble_seconds", "bubble_gpu_seconds", "bubble_phases", "dip_start", "dip_end", "depth", "source", "quality",
+    "bubble_seconds", "bubble_gpu_seconds", "bubble_phases", "dip_start", "dip_end", "depth", "source",
+    "quality",
 )  # fmt: skip
 
 
@@ -172,7 +173,7 @@ def test_pauses_while_writing_are_told_apart(replayed: Any) -> None:
 
 
 def test_a_crash_without_files_is_a_stall(replayed: Any) -> None:
-    """All GPUs at nothing for 230 s with no file written: no save, no bubble, a stall of another cause on each."""
+    """All GPUs at nothing for 230 s with no file written: no save, no bubble, one other stall on each."""
     profile = Profile("crash", 600, stops=(Stop(ALL, 200, 430, "idle"),), writers=run_of(ALL, 1.0))
     result = replayed(profile)
 
