@@ -255,15 +255,14 @@ def scrape(address: str, pid: str, path: str) -> None:
 
 
 def judge(result_path: str, truth_path: str) -> None:
-    """Compare bubbles with the training's notes; status 1 if one of high quality is further off than promised."""
+    """Compare bubbles with the training's notes; status 1 if a figure that claims high quality is wrong."""
     with open(result_path, encoding="utf-8") as stream:
         result = json.load(stream)
     with open(truth_path, encoding="utf-8") as stream:
         notes = [json.loads(line) for line in stream]
     saves = {save["step"]: save for save in result["saves"]}
-    print(
-        f"{'save':24} {'truth s':>8} {'bubble s':>9} {'start off':>9} {'end off':>8}  source, quality, verdict"
-    )
+    heads = f"{'save':24} {'truth s':>8} {'bubble s':>9} {'start off':>9} {'end off':>8}"
+    print(f"{heads}  source, quality, verdict")
     failed = [note["kind"] for note in notes if not _judged(note, saves.get(note["step"]))]
     for line in result["gpu"]:
         print(f"GPU {line['gpu']}: observed {line['observed_seconds']:.1f} s, stalls {line['stall_seconds']}")
@@ -274,9 +273,8 @@ def judge(result_path: str, truth_path: str) -> None:
 def _judged(note: dict[str, Any], save: dict[str, Any] | None) -> bool:
     truth = note["end"] - note["start"]
     if save is None or save["bubble_seconds"] is None:
-        print(
-            f"{note['kind']:24} {truth:8.2f} {'-':>9}  {'no save seen' if save is None else 'no bubble given'}"
-        )
+        why = "no save seen" if save is None else "no bubble given"
+        print(f"{note['kind']:24} {truth:8.2f} {'-':>9}  {why}")
         return False
     off = abs(save["bubble_seconds"] - truth)
     # A stop of almost no length has no edges.
