@@ -44,7 +44,7 @@ def measure(quick: bool) -> Outcome:
         f"Simulated GPUs ({seeds} seeds, recorded levels and noise), the same recordings for all three; "
         "figures in GPU-seconds, the worst of the seeds. Both panels are told where to look, 5 s around the "
         "save and its true dip, which flatters them; the 15 s scrape is given at 15 offsets, the worst "
-        "shown. Target where quality is high: within 2 % or 0.3 s a GPU; where it can't be known, none given.",
+        "shown. Target where quality is high: within 2 % or 0.3 s a GPU; where it can't be known, none.",
         tuple(rows),
     )
 
