@@ -8,7 +8,16 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from benchmarks import big_tree, detection_error, idle, save_cost, scrape, writer_cost
+from benchmarks import (
+    big_tree,
+    bubble_error,
+    detection_error,
+    idle,
+    sampler,
+    save_cost,
+    scrape,
+    writer_cost,
+)
 from benchmarks.processes import MEMORY
 from benchmarks.report import Outcome, Row, machine, section
 
@@ -19,6 +28,8 @@ BENCHMARKS: dict[str, Callable[[bool], Outcome]] = {
     "big_tree": big_tree.measure,
     "scrape": scrape.measure,
     "detection_error": detection_error.measure,
+    "bubble_error": bubble_error.measure,
+    "sampler": sampler.measure,
 }
 RESULTS = os.path.join(os.path.dirname(__file__), "RESULTS.md")
 

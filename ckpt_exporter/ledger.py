@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from ckpt_exporter.bubble.detector import BubbleDetector
 from ckpt_exporter.detect.progress import joined_late
@@ -272,7 +273,6 @@ class Ledger:
         if isinstance(fact, (FileEvent, Progress)):
             book = self._owner(fact.path)
         elif isinstance(fact, Writers):
-            self._bubbles.feed(fact)
             return self._route_writers(fact)
         elif isinstance(fact, (GpuSample, GpuSet)):
             self._bubbles.feed(fact)
@@ -287,8 +287,11 @@ class Ledger:
         if not writers.directory:
             known = [book for book in self._books.values() if book.detector.knows_any(writers.pids)]
             books = known or list(self._books.values())[: len(self._books) == 1]
+        if not books:
+            self._bubbles.feed(writers)
         saves: list[Save] = []
         for book in books:
+            self._bubbles.feed(replace(writers, directory=book.directory.name))
             if writers.alive:
                 book.run = writers
             saves += book.detector.feed(writers)

@@ -1,0 +1,99 @@
+"""What reading GPUs costs: the sampler's process, and the daemon with it. The library is a simulation."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from benchmarks.processes import exporter, scratch, until
+from benchmarks.report import Outcome, Row, at_most, spread
+from tests.nvml_library import SimulatedNvml
+
+RATES_HZ = (2, 10)
+SCRAPE_SECONDS = 15.0
+WARM_SECONDS = 10.0
+MIB = 1e6
+
+
+def measure(quick: bool) -> Outcome:
+    rounds = 2 if quick else 6
+    rows: list[Row] = []
+    if shutil.which("gcc") is None:
+        rows.append(Row("not measured: gcc is missing, the simulated library can't be compiled", "-"))
+    else:
+        for hz in RATES_HZ:
+            rows += _rows(hz, rounds)
+    return Outcome(
+        "the targets",
+        "A SIMULATION of the driver's library under the real nvidia-ml-py: 8 GPUs with GPM, whose calls cost "
+        f"nothing, so a real driver's time comes on top. One idle directory, {rounds} stretches of "
+        f"{SCRAPE_SECONDS:.0f} s with one scrape each, from {WARM_SECONDS:.0f} s after the start.",
+        tuple(rows),
+    )
+
+
+def _rows(hz: int, rounds: int) -> list[Row]:
+    with scratch() as base, _simulated(base), exporter(f"--config.file={_configured(base, hz)}") as process:
+        daemon = psutil.Process(process.process.pid)
+        until(lambda: _sampler(daemon) is not None, 20, "the sampler")
+        time.sleep(WARM_SECONDS)
+        child = _sampler(daemon)
+        assert child is not None
+        shares: list[tuple[float, float]] = []
+        sizes: list[tuple[float, float]] = []
+        for _ in range(rounds):
+            used, started = (_cpu(child), _cpu(daemon)), time.monotonic()
+            process.scrape()
+            time.sleep(SCRAPE_SECONDS)
+            elapsed = time.monotonic() - started
+            shares.append(((_cpu(child) - used[0]) / elapsed * 100, (_cpu(daemon) - used[1]) / elapsed * 100))
+            sizes.append((child.memory_info().rss / MIB, daemon.memory_info().rss / MIB))
+    both = [sum(share) for share in shares], [sum(size) for size in sizes]
+    cpu = f"{hz} Hz: whole daemon, sampler included: CPU share of one core"
+    rss = f"{hz} Hz: whole daemon, sampler included: resident memory"
+    usual = hz == RATES_HZ[0]
+    return [
+        Row(f"{hz} Hz: sampler: CPU share of one core", spread([a for a, _ in shares], ".2f", " %")),
+        Row(f"{hz} Hz: sampler: resident memory", spread([a for a, _ in sizes], ".1f", " MB")),
+        at_most(cpu, both[0], 0.5, ".2f", " %") if usual else Row(cpu, spread(both[0], ".2f", " %")),
+        at_most(rss, both[1], 80, ".1f", " MB"),
+    ]
+
+
+@contextmanager
+def _simulated(base: str) -> Iterator[None]:
+    """Let every process started within find the simulated library."""
+    library = SimulatedNvml(Path(base))
+    before = dict(os.environ)
+    os.environ.update(library.environment())
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        library.close()
+
+
+def _configured(base: str, hz: int) -> str:
+    """Write a configuration that watches one empty directory and reads GPUs ``hz`` times a second."""
+    os.makedirs(os.path.join(base, "d"))
+    path = os.path.join(base, "config.yaml")
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.write(f"directories:\n  - {{name: d, path: '{os.path.join(base, 'd')}'}}\n")
+        stream.write(f"gpu: {{backend: nvml, sample_hz: {hz}}}\nhistory: {{path: null}}\n")
+    return path
+
+
+def _sampler(daemon: psutil.Process) -> psutil.Process | None:
+    return next((child for child in daemon.children() if "nvml_child" in " ".join(child.cmdline())), None)
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
