@@ -18,7 +18,7 @@ from tests.nvml_library import SimulatedNvml
 RATES_HZ = (2, 10)
 SCRAPE_SECONDS = 15.0
 WARM_SECONDS = 10.0
-MIB = 1e6
+MEGABYTE = 1e6
 
 
 def measure(quick: bool) -> Outcome:
@@ -27,6 +27,7 @@ def measure(quick: bool) -> Outcome:
     if shutil.which("gcc") is None:
         rows.append(Row("not measured: gcc is missing, the simulated library can't be compiled", "-"))
     else:
+        rows += _without(rounds)
         for hz in RATES_HZ:
             rows += _rows(hz, rounds)
     return Outcome(
@@ -38,8 +39,29 @@ def measure(quick: bool) -> Outcome:
     )
 
 
+def _without(rounds: int) -> list[Row]:
+    """Measure the daemon without its GPU part, to tell what that adds."""
+    with scratch() as base, exporter(f"--config.file={_configured(base, 'none', 2)}") as process:
+        time.sleep(WARM_SECONDS)
+        shares = []
+        for _ in range(rounds):
+            used, started = process.cpu_seconds, time.monotonic()
+            process.scrape()
+            time.sleep(SCRAPE_SECONDS)
+            shares.append((process.cpu_seconds - used) / (time.monotonic() - started) * 100)
+        size = process.rss_bytes / MEGABYTE
+    return [
+        Row("no GPU part: daemon: CPU share of one core", spread(shares, ".2f", " %")),
+        Row("no GPU part: daemon: resident memory", f"{size:.1f} MB"),
+    ]
+
+
 def _rows(hz: int, rounds: int) -> list[Row]:
-    with scratch() as base, _simulated(base), exporter(f"--config.file={_configured(base, hz)}") as process:
+    with (
+        scratch() as base,
+        _simulated(base),
+        exporter(f"--config.file={_configured(base, 'nvml', hz)}") as process,
+    ):
         daemon = psutil.Process(process.process.pid)
         until(lambda: _sampler(daemon) is not None, 20, "the sampler")
         time.sleep(WARM_SECONDS)
@@ -53,7 +75,7 @@ def _rows(hz: int, rounds: int) -> list[Row]:
             time.sleep(SCRAPE_SECONDS)
             elapsed = time.monotonic() - started
             shares.append(((_cpu(child) - used[0]) / elapsed * 100, (_cpu(daemon) - used[1]) / elapsed * 100))
-            sizes.append((child.memory_info().rss / MIB, daemon.memory_info().rss / MIB))
+            sizes.append((child.memory_info().rss / MEGABYTE, daemon.memory_info().rss / MEGABYTE))
     both = [sum(share) for share in shares], [sum(size) for size in sizes]
     cpu = f"{hz} Hz: whole daemon, sampler included: CPU share of one core"
     rss = f"{hz} Hz: whole daemon, sampler included: resident memory"
@@ -80,13 +102,13 @@ def _simulated(base: str) -> Iterator[None]:
         library.close()
 
 
-def _configured(base: str, hz: int) -> str:
+def _configured(base: str, backend: str, hz: int) -> str:
     """Write a configuration that watches one empty directory and reads GPUs ``hz`` times a second."""
     os.makedirs(os.path.join(base, "d"))
     path = os.path.join(base, "config.yaml")
     with open(path, "w", encoding="utf-8") as stream:
         stream.write(f"directories:\n  - {{name: d, path: '{os.path.join(base, 'd')}'}}\n")
-        stream.write(f"gpu: {{backend: nvml, sample_hz: {hz}}}\nhistory: {{path: null}}\n")
+        stream.write(f"gpu: {{backend: {backend}, sample_hz: {hz}}}\nhistory: {{path: null}}\n")
     return path
 
 
