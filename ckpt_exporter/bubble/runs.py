@@ -61,7 +61,8 @@ class Runs:
     def of_save(self, save: Save) -> frozenset[str] | None:
         """Return the GPUs of the run that wrote a save; None if they are not known."""
         runs = self._runs.get(save.directory, [])
-        writers = [run for run in runs if run.wrote(save)]
+        # A run that was told without a directory is known by its processes.
+        writers = [run for run in [*runs, *self._runs.get("", [])] if run.wrote(save)]
         if not writers:
             # Other runs that are known by their processes did not write this one.
             writers = runs[-1:] if not save.pids or len(runs) == 1 else []

@@ -254,3 +254,15 @@ def test_the_process_that_wrote_tells_whose_gpus_pay(tmp_path: Path, seen: float
 
     check(result, 40.0, (150.3, 190.3), ALL[:4])
     assert {stall["gpu"] for stall in result["stalls"]} == set(ALL[4:])
+
+
+def test_run_told_before_its_directory_is_known_pays_for_its_save(tmp_path: Path) -> None:
+    """A run line without a directory, long before the first file, is joined with the save by its process."""
+    stops, saves = rank_0_writes(150.3, 190.3), (save(151.3, 188.3),)
+    lines = list(recorded(Profile("early", 300, stops=stops, saves=saves, writers=run_of(ALL, 1.0))))
+    lines[0]["directories"] = [{"name": n, "path": f"/data/{n}"} for n in ("d", "e")]
+    stdout = StringIO()
+
+    assert run_replay(str(write_recording(tmp_path / "r.jsonl", lines)), None, "json", stdout) == 0
+
+    assert only_save(json.loads(stdout.getvalue()))["bubble_seconds"] == pytest.approx(40.0, abs=0.8)
