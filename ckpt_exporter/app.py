@@ -238,7 +238,8 @@ class Exporter:
         if isinstance(cost, Bubble):
             log_event(
                 _LOG,
-                logging.INFO,
+                # Without a GPU part there is nothing to say, save after save.
+                logging.DEBUG if self._gpus is None else logging.INFO,
                 "bubble of a save" if cost.skipped is None else "no bubble figure",
                 dir=cost.directory,
                 path=cost.save_path,
