@@ -22,7 +22,7 @@ SCAN_SECONDS = 1.0
 LINGER_SECONDS = 15.0
 MAX_FILES = 4096
 MAX_UNKNOWN_SECONDS = 0.5
-MIN_KNOWN_SECONDS = 0.15
+MIN_KNOWN_SECONDS = 0.25
 FILE_TIME_SECONDS = 0.01  # file times tick
 
 # The GPUs of the run that processes belong to; None where it cannot be told.
@@ -173,7 +173,7 @@ class DirectoryWriters:
         before, found_at = self._io_before.get(pid, now), self._io_at.get(pid, opened_at)
         grown = max(max(0, a - b) for a, b in zip(now, before, strict=True))
         known_seconds = self._clock() - found_at
-        unknown_seconds = min(max(0.0, found_at - opened_at), MAX_UNKNOWN_SECONDS, known_seconds)
+        unknown_seconds = min(max(0.0, found_at - opened_at), MAX_UNKNOWN_SECONDS, 2 * known_seconds)
         return round(grown * (1 + unknown_seconds / known_seconds)) if known_seconds > 0 else grown
 
     def stop(self) -> None:

@@ -103,7 +103,10 @@ class Watched:
         def quiet() -> bool:
             engine = self.engine(name)
             nodes = [] if engine is None else list(engine.trees.unarmed)
-            return engine is not None and not any(node.path.startswith(self.root) for node in nodes)
+            if engine is None or any(node.path.startswith(self.root) for node in nodes):
+                return False
+            root = engine.find(self.root) if hasattr(engine, "find") else None
+            return root is None or bool(root.armed)
 
         self.seen.wait(quiet)
 
