@@ -4,8 +4,9 @@ WATCH ?=
 ARGS ?=
 VENV := .venv
 FRAMEWORKS_VENV := .venv-frameworks
+DEPLOY_VENV := .venv-deploy
 
-.PHONY: run test lint unit test-frameworks bench tools clean
+.PHONY: run test lint unit test-frameworks test-deploy bench tools clean
 
 run: $(VENV)/ready
 ifeq ($(WATCH),)
@@ -29,15 +30,21 @@ unit: $(VENV)/ready-dev
 test-frameworks: $(FRAMEWORKS_VENV)/ready
 	$(FRAMEWORKS_VENV)/bin/python -m pytest tests/frameworks
 
+# Dashboards, alerts and manifests against the real programs that read them: an environment of their own.
+test-deploy: $(DEPLOY_VENV)/ready tools
+	$(DEPLOY_VENV)/bin/python -m pytest tests/deploy
+
 bench: $(VENV)/ready-dev
 	$(VENV)/bin/python -m benchmarks $(ARGS)
 
 # Tests with promtool, XFS and btrfs are skipped where these tools are missing; CI brings them along.
 tools:
 	@if [ "$$CI" = true ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		command -v promtool mkfs.xfs mkfs.btrfs >/dev/null && test -x "$$(command -v mkfs.btrfs)" \
+		for tool in promtool prometheus-alertmanager chromium mkfs.xfs mkfs.btrfs; do command -v $$tool >/dev/null || missing=1; done; \
+		test -z "$$missing" \
 		|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-		prometheus xfsprogs btrfs-progs >/dev/null; } || echo "some tools could not be installed; their tests are skipped"; \
+		prometheus prometheus-alertmanager chromium xfsprogs btrfs-progs >/dev/null; } \
+		|| echo "some tools could not be installed; their tests are skipped"; \
 	fi
 
 $(VENV)/ready: pyproject.toml
@@ -54,5 +61,10 @@ $(FRAMEWORKS_VENV)/ready: pyproject.toml tests/frameworks/constraints.txt
 	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --constraint tests/frameworks/constraints.txt --editable '.[dev,frameworks]'
 	@touch $@
 
+$(DEPLOY_VENV)/ready: pyproject.toml
+	@PYTHON="$(PYTHON)" sh ./environment.sh $(DEPLOY_VENV)
+	$(DEPLOY_VENV)/bin/python -m pip install --quiet --editable '.[dev,deploy]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
+	rm -rf $(VENV) $(FRAMEWORKS_VENV) $(DEPLOY_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build

@@ -363,11 +363,10 @@ class TestProgram:
         assert "'frobnicate'" in capsys.readouterr().err
 
     def test_typed_arguments(self) -> None:
-        """Parsed arguments have their types and defaults, also where a command has no such flag."""
+        """Parsed arguments have their types and defaults."""
         parsed = parse_arguments(["replay", "r.jsonl"])
 
         assert parsed.command == "replay"
         assert parsed.recording == "r.jsonl"
         assert parsed.output_format == "table"
         assert parsed.config_file is None
-        assert list(parsed.watch) == []

@@ -1,0 +1,1 @@
+"""What the measurements mean: report, comparison, projection and bench; all over records."""

@@ -1,0 +1,1 @@
+"""Finished saves, loads and stalls, kept over restarts."""
