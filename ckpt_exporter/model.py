@@ -192,13 +192,24 @@ SaveResult = Literal["complete", "incomplete", "aborted"]
 
 
 @dataclass(frozen=True, slots=True)
+class Shard:
+    """One file of a save: its name relative to the checkpoint, first write-open and last close."""
+
+    name: str
+    bytes: int
+    start: float | None = None
+    end: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Save:
     """One finished save. Durations in seconds, bandwidths in bytes per second, unknown values None.
 
     ``duration_seconds`` = ``end`` - ``start``: commit minus first write-open, without the quiet time the
     detector waited. ``active_seconds`` is the time in which bytes flowed, ``flow`` its stretches.
     ``late`` marks files that arrived for a save already counted: their bytes and files add to the totals,
-    but no save is counted twice.
+    but no save is counted twice. ``written_bytes`` were seen arriving, overwritten ones included; ``shards``
+    are the files that ended last, in that order, as many as are kept.
     """
 
     directory: str
@@ -220,6 +231,8 @@ class Save:
     pids: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     late: bool = False
+    written_bytes: int | None = None
+    shards: tuple[Shard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,6 +428,19 @@ class GpuBackendStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryStatus:
+    """State of the file in which finished saves are kept; ``errors`` counts failures by reason.
+
+    ``dropped`` counts records given up because the file could not be written for too long.
+    """
+
+    up: bool
+    errors: dict[str, int] = field(default_factory=dict)
+    dropped: int = 0
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One consistent copy of all state. ``unix_minus_t`` turns a monotonic time into Unix seconds."""
 
@@ -428,3 +454,4 @@ class Snapshot:
     gpu_backend: GpuBackendStatus | None = None  # None: no GPU part
     gpus: tuple[GpuStatus, ...] = ()
     sources_healthy: dict[str, bool] = field(default_factory=dict)
+    history: HistoryStatus | None = None  # None: no history is kept

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
+from heapq import nlargest
 
 from ckpt_exporter.detect.bandwidth import measure
 from ckpt_exporter.detect.files import FileRecord
 from ckpt_exporter.detect.layouts import COPY_COMMANDS, LAYOUTS, SHARDED_COMMIT, SHARDED_DATA, Layout
-from ckpt_exporter.model import OpenSave, Save, SaveResult, Writers
+from ckpt_exporter.model import OpenSave, Save, SaveResult, Shard, Writers
 
 # Bytes that arrived by a rename from outside weigh this share before duration and bandwidth are unknown.
 ARRIVED_SHARE_UNKNOWN = 0.01
@@ -17,6 +19,8 @@ EARLY_POINTER_SECONDS = 1.0
 # A file whose data fills less than this share of its size was not (yet) written by anything seen here.
 SPARSE_SHARE_UNKNOWN = 0.5
 STRAGGLER_SECONDS = 60.0
+# So many files of a save are kept by name: those that ended last, which is where stragglers are.
+MAX_SHARDS = 64
 STRAGGLER_SHARE = 0.01
 
 
@@ -246,6 +250,18 @@ class SaveInProgress:
             pids=tuple(sorted(self.pids)),
             notes=self._all_notes(end),
             late=self.late_of is not None,
+            written_bytes=self.bytes_arrived if known else None,
+            shards=self._shards(records),
+        )
+
+    def _shards(self, records: list[FileRecord]) -> tuple[Shard, ...]:
+        kept = records
+        if len(records) > MAX_SHARDS:
+            # Small files beside the data (tokenizer, settings) are no shards where there are too many.
+            kept = [record for record in records if not record.sidecar] or records
+        return last_shards(
+            Shard(self.component(record.path), record.bytes, record.start, record.closed_at)
+            for record in kept
         )
 
     def _end(self, records: list[FileRecord]) -> float:
@@ -301,7 +317,22 @@ def joined_late(save: Save, late: Save) -> Save:
         sustained_bandwidth=_rate(size_bytes, active),
         flow=save.flow + late.flow,
         notes=tuple(sorted({*save.notes, *late.notes, "late_files"})),
+        written_bytes=_added(save.written_bytes, late.written_bytes),
+        shards=last_shards((*save.shards, *late.shards)),
     )
+
+
+def last_shards(shards: Iterable[Shard]) -> tuple[Shard, ...]:
+    """Return the shards that ended last, in the order of their ends; unknown ends come first."""
+    return tuple(nlargest(MAX_SHARDS, shards, key=_ended))[::-1]
+
+
+def _ended(shard: Shard) -> tuple[float, str]:
+    return (float("-inf") if shard.end is None else shard.end, shard.name)
+
+
+def _added(first: int | None, second: int | None) -> int | None:
+    return None if first is None or second is None else first + second
 
 
 def _rate(size_bytes: int | None, seconds: float | None) -> float | None:
