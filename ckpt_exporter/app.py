@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -15,10 +16,12 @@ from types import FrameType
 from typing import IO
 
 from ckpt_exporter import __version__
-from ckpt_exporter.config.schema import Config
+from ckpt_exporter.config.schema import Config, HistorySettings
 from ckpt_exporter.detect.layouts import is_ignored, is_noise
 from ckpt_exporter.detect.places import fixed_prefix, relative_to
 from ckpt_exporter.errors import CkptExporterError
+from ckpt_exporter.history.place import why_unusable
+from ckpt_exporter.history.recorder import HistoryRecorder, Place
 from ckpt_exporter.ledger import Ledger
 from ckpt_exporter.logs import log_event
 from ckpt_exporter.metrics.registry import build_registry
@@ -53,6 +56,9 @@ TICK_SECONDS = 0.25
 IDLE_TICK_SECONDS = 1.0
 
 
+# A clock that differs from the monotonic one by more than this since the start was set, not disciplined.
+CLOCK_STEP_SECONDS = 0.5
+
 # What the NVIDIA driver shows where it is loaded.
 NVIDIA_SIGNS = ("/proc/driver/nvidia/version", "/dev/nvidiactl")
 
@@ -82,10 +88,11 @@ class Exporter:
             config.directories,
             config.detect,
             unix_minus_t=time.time() - clock(),
-            on_save=self._log_save,
+            on_save=self._on_save,
             on_fact=recorder.write if recorder is not None else None,
-            on_bubble=self._log_bubble,
+            on_bubble=self._on_bubble,
         )
+        self._history = _history(config.history, self.ledger)
         self._gpu_backend, make_gpus = gpus or _configured_gpus(config)
         self._gpus = make_gpus(self.ledger.feed, self._is_saving) if make_gpus is not None else None
         owners = GpuOwners(self._gpu_processes, lambda: self._gpus is not None and self._gpus.mapping_known)
@@ -123,6 +130,8 @@ class Exporter:
         self._web.start()
         if self._recorder is not None:
             self._recorder.start(self._clock(), time.time(), self.config.directories)
+        if self._history is not None:
+            self._history.start()
         self._writers.replace_directories(directory.name for directory in self.config.directories)
         self._storage.start()
         if self._gpus is not None:
@@ -137,6 +146,11 @@ class Exporter:
 
     def tick(self) -> float:
         """Let saves that have gone quiet end; return in how many seconds to come again."""
+        unix_minus_t = time.time() - self._clock()
+        if abs(unix_minus_t - self.ledger.unix_minus_t) > CLOCK_STEP_SECONDS:
+            step = unix_minus_t - self.ledger.unix_minus_t
+            log_event(_LOG, logging.WARNING, "the clock was set", seconds=round(step, 3))
+            self.ledger.set_clock(unix_minus_t)
         saving = self.ledger.tick(self._clock())
         recorder = self._recorder
         if recorder is not None and recorder.failed is not None:
@@ -152,6 +166,8 @@ class Exporter:
             self._gpus.stop()
         self._storage.stop(timeout=0.2)
         self.ledger.finish(self._clock())
+        if self._history is not None:
+            self._history.stop()
         if self._recorder is not None:
             self._recorder.stop(self._clock())
         self._web.stop()
@@ -185,6 +201,7 @@ class Exporter:
             config=self._config_status,
             gpu_backend=self._gpu_status(),
             sources_healthy={"watch": self._watch.healthy, "storage": self._storage.healthy},
+            history=self._history.status() if self._history is not None else None,
         )
 
     def release_gpus(self) -> None:
@@ -215,6 +232,16 @@ class Exporter:
     def _overwrite_position(self, path: str, _inode: str) -> tuple[int, ProgressMethod] | None:
         name = self.ledger.directory_of(path)
         return self._writers.overwrite_position(name, path) if name is not None else None
+
+    def _on_save(self, save: Save) -> None:
+        if self._history is not None:
+            self._history.add_save(save)
+        self._log_save(save)
+
+    def _on_bubble(self, cost: Bubble | Stall) -> None:
+        if self._history is not None and isinstance(cost, Bubble):
+            self._history.add_bubble(cost)
+        self._log_bubble(cost)
 
     def _log_save(self, save: Save) -> None:
         level = logging.INFO if save.result == "complete" else logging.WARNING
@@ -259,6 +286,23 @@ def _rounded(seconds: float | None) -> float | None:
 
 def _is_ignored(directory: DirectorySettings, path: str) -> bool:
     return is_noise(path) or is_ignored(path, directory.ignore)
+
+
+def _history(settings: HistorySettings, ledger: Ledger) -> HistoryRecorder | None:
+    """Make what keeps the history; a default place that this user cannot use means none, and no error."""
+    if settings.path is None:
+        return None
+    reason = why_unusable(settings.path) if settings.path == HistorySettings().path else None
+    if reason is not None:
+        log_event(
+            _LOG, logging.INFO, "no history is kept: set history.path to a file that can be written",
+            reason=reason,
+        )  # fmt: skip
+        return None
+    # In a container the host name is the container's; the node's name comes from its specification.
+    node = os.environ.get("NODE_NAME") or socket.gethostname()
+    place = Place(settings.path, node, settings.retention_seconds, settings.max_bytes)
+    return HistoryRecorder(place, ledger)
 
 
 def _configured_gpus(config: Config) -> tuple[str, GpuSourceMaker | None]:

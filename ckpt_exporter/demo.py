@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from ckpt_exporter.app import Exporter, run_exporter
-from ckpt_exporter.config.schema import Config, WebSettings
+from ckpt_exporter.config.schema import Config, HistorySettings, WebSettings
 from ckpt_exporter.model import DetectSettings, DirectorySettings, Fact
 from ckpt_exporter.sources.gpus import GpuSource
 from ckpt_exporter.sources.simulated import SimulatedGpus, read_training_state, write_training_state
@@ -39,6 +39,7 @@ def run_demo(web: WebSettings, duration_seconds: float | None) -> int:
     config = Config(
         directories=(DirectorySettings("demo", directory),),
         detect=DetectSettings(quiet_seconds=5.0),
+        history=HistorySettings(path=os.path.join(place, "history.db")),
         web=web,
     )
     ends = float("inf") if duration_seconds is None else time.monotonic() + duration_seconds

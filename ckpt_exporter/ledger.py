@@ -20,7 +20,9 @@ from ckpt_exporter.model import (
     FileEvent,
     GpuSample,
     GpuSet,
+    GpuStatus,
     Histogram,
+    Mount,
     Progress,
     Save,
     SkipReason,
@@ -77,6 +79,18 @@ class _Book:
         self.bubbles = _Durations(DURATION_BUCKETS_SECONDS)
         self.skipped: dict[SkipReason, int] = dict.fromkeys(SKIP_REASONS, 0)
         self.last_bubble: Bubble | None = None
+        self.restored = False
+
+    def restore(self, save: Save, bubble: Bubble | None) -> None:
+        """Show a save of before the start as the last one until there is a newer one; nothing is counted."""
+        if self.last_save is None and self.detector.owns(save.path):
+            self.last_save, self.last_bubble, self.restored = save, bubble, True
+
+    def clock_stepped(self, seconds: float) -> None:
+        """Keep the Unix time of a restored save where it was: that is all that is known of it."""
+        if self.restored and self.last_save is not None:
+            last = self.last_save
+            self.last_save = replace(last, start=last.start - seconds, end=last.end - seconds)
 
     def enter(self, save: Save, unix: float) -> None:
         """Add what belongs to one save, all at once."""
@@ -90,8 +104,8 @@ class _Book:
         self.saves[save.result] += 1
         if save.result == "complete":
             # A save may be judged later than one that ended after it.
-            if self.last_save is None or save.end >= self.last_save.end:
-                self.last_save, self.last_bubble = save, None
+            if self.last_save is None or self.restored or save.end >= self.last_save.end:
+                self.last_save, self.last_bubble, self.restored = save, None, False
             if save.duration_seconds is not None:
                 self.durations.observe(save.duration_seconds, unix, save.step)
 
@@ -213,6 +227,31 @@ class Ledger:
             self._books = books
             self._detect = detect
             self._storage = {name: self._storage[name] for name in books if name in self._storage}
+
+    def restore(self, saves: Iterable[tuple[Save, Bubble | None]]) -> None:
+        """Take the last complete saves of before the start from the history; counters stay at 0."""
+        with self._lock:
+            for save, bubble in saves:
+                if save.directory in self._books:
+                    self._books[save.directory].restore(save, bubble)
+
+    def set_clock(self, unix_minus_t: float) -> None:
+        """Follow a clock that was set: times are shown by the new one, durations stay as they are."""
+        with self._lock:
+            for book in self._books.values():
+                book.clock_stepped(unix_minus_t - self.unix_minus_t)
+            self.unix_minus_t = unix_minus_t
+
+    def circumstances(self, name: str) -> tuple[Writers | None, Mount | None]:
+        """Return the run that was last seen writing below a directory, and where its bytes go."""
+        with self._lock:
+            book, storage = self._books.get(name), self._storage.get(name)
+            return book.run if book else None, storage.mount if storage else None
+
+    def gpu_statuses(self, now: float) -> tuple[GpuStatus, ...]:
+        """Return every GPU as it is now, with its counters."""
+        with self._lock:
+            return self._bubbles.statuses(now)
 
     def directory_of(self, path: str | None) -> str | None:
         """Name the configured directory that a path belongs to."""

@@ -38,10 +38,11 @@ class GpuSettings:
 
 @dataclass(frozen=True, slots=True)
 class HistorySettings:
-    """Where finished saves are kept, and for how many seconds; path None keeps none."""
+    """Where finished saves are kept, for how many seconds and in how many bytes; path None keeps none."""
 
     path: str | None = "/var/lib/ckpt-exporter/history.db"
     retention_seconds: int = 90 * 86400
+    max_bytes: int = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,10 @@ def _history_keys() -> tuple[Key, ...]:
             section, "retention", "duration", _HISTORY.retention_seconds, read_duration,
             "Older saves are deleted: whole seconds, or a number with `d`, `h`, `m` or `s`.", "90d",
             field="retention_seconds",
+        ),
+        Key(
+            section, "max_bytes", "size", _HISTORY.max_bytes, read_size,
+            "When the file holds more, the oldest saves are deleted; the newest one always stays.", "256MiB",
         ),
     )  # fmt: skip
 

@@ -177,6 +177,17 @@ METRICS: tuple[Metric, ...] = (
            "Version of this program, its source revision and the Python it runs on, always 1."),
     Metric("ckpt_source_up", "gauge", ("source",), "itself",
            "1 while the thread of a source of facts is alive and making progress, else 0."),
+    Metric("ckpt_history_up", "gauge", (), "history",
+           "1 while finished saves are written to the history file, 0 while they wait in memory because it "
+           "can't be used; absent where no history is kept."),
+    Metric("ckpt_history_errors_total", "counter", ("reason",), "history",
+           "Failures of the history file by reason: damaged (moved aside); newer (of a later version, moved "
+           "aside); foreign (another program's database); locked (another process holds it); full (no "
+           "space); unavailable (missing, not permitted, or the disk fails); other."),
+    Metric("ckpt_history_records_dropped_total", "counter", (), "history",
+           "Records given up because the history file could not be written for too long."),
+    Metric("ckpt_history_size_bytes", "gauge", (), "history",
+           "Bytes in the history file that hold something, as of the last write; absent until it is opened."),
     Metric("ckpt_config_last_reload_successful", "gauge", (), "itself",
            "1 if the last load of the configuration worked; 0 while an older one stays in force."),
     Metric("ckpt_config_last_reload_success_timestamp_seconds", "gauge", (), "itself",
@@ -195,7 +206,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Saves", ("saves",)),
     ("GPU and bubble", ("bubble", "gpu")),
     ("Storage and run", ("storage",)),
-    ("Itself", ("watch", "itself", "scrape")),
+    ("Itself", ("watch", "itself", "history", "scrape")),
 )
 
 _PREAMBLE = """\

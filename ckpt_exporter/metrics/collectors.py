@@ -230,6 +230,18 @@ def collect_itself(build: Build, snapshot: Snapshot, out: Families) -> None:
     out.add("ckpt_config_last_reload_success_timestamp_seconds", loaded)
 
 
+def collect_history(snapshot: Snapshot, out: Families) -> None:
+    """Add the state of the history file; nothing where none is kept."""
+    history = snapshot.history
+    if history is None:
+        return
+    out.add("ckpt_history_up", history.up)
+    for reason, count in history.errors.items():
+        out.add("ckpt_history_errors_total", count, reason=reason)
+    out.add("ckpt_history_records_dropped_total", history.dropped)
+    out.add("ckpt_history_size_bytes", history.size_bytes)
+
+
 Collect = Callable[[Snapshot, Families], None]
 
 # The collectors that need the snapshot alone; the registry adds ``itself`` and ``process``.
@@ -239,4 +251,5 @@ SNAPSHOT_COLLECTORS: dict[str, Collect] = {
     "gpu": collect_gpu,
     "storage": collect_storage,
     "watch": collect_watch,
+    "history": collect_history,
 }

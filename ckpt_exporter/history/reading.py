@@ -1,0 +1,124 @@
+"""The history file as readers see it: read-only, while the daemon may be writing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from ckpt_exporter.history.database import check_columns, check_identity
+from ckpt_exporter.history.failures import HistoryError, translated
+from ckpt_exporter.history.gpu_time import HOUR_SECONDS
+from ckpt_exporter.history.records import GpuTimeRecord, SaveRecord
+from ckpt_exporter.history.rows import GPU_COLUMNS, SAVE_COLUMNS, gpu_time_of, save_of
+from ckpt_exporter.logs import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    _Record = TypeVar("_Record")
+
+_BUSY_SECONDS: Final = 5.0
+_SAVES: Final = (
+    f"SELECT {', '.join(SAVE_COLUMNS)} FROM saves WHERE end_unix >= ? AND end_unix <= ? ORDER BY end_unix, id"  # noqa: S608
+)
+_GPU_TIME: Final = (
+    f"SELECT {', '.join(GPU_COLUMNS)} FROM gpu_time WHERE hour_unix > ? AND hour_unix < ?"  # noqa: S608
+    " ORDER BY hour_unix, node, gpu"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a history file holds of a window; ``first_unix`` and ``last_unix`` are the ends of all its saves.
+
+    ``notes`` say what limits it.
+    """
+
+    saves: tuple[SaveRecord, ...]
+    gpu_time: tuple[GpuTimeRecord, ...]
+    first_unix: float | None
+    last_unix: float | None
+    notes: tuple[str, ...] = ()
+
+
+def read_history(path: str, *, since_unix: float = 0.0, until_unix: float = float("inf")) -> Kept:
+    """Read the saves that ended in a window (Unix seconds) and the GPU hours that touch it.
+
+    Holds one short read transaction, which never blocks the daemon in WAL mode. Raises HistoryError.
+    """
+    _refuse_what_is_no_file(path)
+    with translated(path):
+        connection, notes = _connect(path)
+        try:
+            return _read(connection, path, since_unix, until_unix, notes)
+        finally:
+            connection.close()
+
+
+def _read(
+    connection: sqlite3.Connection, path: str, since: float, until: float, notes: tuple[str, ...]
+) -> Kept:
+    connection.row_factory = sqlite3.Row
+    connection.execute("BEGIN")
+    if check_identity(connection, path) == 0:
+        raise HistoryError(path, "foreign", "is not a history of ckpt-exporter")
+    check_columns(connection, path)
+    first, last = connection.execute("SELECT min(end_unix), max(end_unix) FROM saves").fetchone()
+    saves = connection.execute(_SAVES, (since, until)).fetchall()
+    hours = connection.execute(_GPU_TIME, (since - HOUR_SECONDS, until)).fetchall()
+    connection.execute("COMMIT")
+    return Kept(_all(path, save_of, saves), _all(path, gpu_time_of, hours), first, last, notes)
+
+
+def _all(path: str, read: Callable[[Any], _Record], rows: list[sqlite3.Row]) -> tuple[_Record, ...]:
+    try:
+        return tuple(read(row) for row in rows)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        raise HistoryError(path, "damaged", "is damaged: a row cannot be read") from error
+
+
+def _connect(path: str) -> tuple[sqlite3.Connection, tuple[str, ...]]:
+    """Open the file for reading; one that only its owner may open in WAL mode is read as it stands."""
+    uri = f"file:{quote(os.fsencode(path))}?mode=ro"
+    try:
+        return _opened(uri), ()
+    except sqlite3.OperationalError as error:
+        log = f"{path}-wal"
+        if not any(text in str(error) for text in ("unable to open", "readonly")) or not os.path.isfile(path):
+            raise
+        # WAL mode needs a file of shared memory beside it, which this user may not create: without a writer
+        # nothing changes, and the file can be read as if on a read-only medium.
+        behind = os.path.exists(log) and os.path.getsize(log) > 0
+        note = (
+            f"{one_line(path)}: its newest saves are still in {one_line(log)}, which only a user who may"
+            " write its directory can read; they are missing here"
+        )
+        return _opened(f"{uri}&immutable=1"), (note,) if behind else ()
+
+
+def _opened(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _refuse_what_is_no_file(path: str) -> None:
+    if not os.path.lexists(path):
+        raise HistoryError(
+            path, "unavailable", "no such file; give the daemon's history.path with --history=FILE"
+        )
+    if os.path.isdir(path):
+        raise HistoryError(path, "unavailable", "is a directory, must be a history file")
+    if not os.access(path, os.R_OK):
+        who = f"user id {os.geteuid()}"
+        raise HistoryError(path, "unavailable", f"permission denied, must be readable for {who}")
+    if os.path.getsize(path) == 0:
+        raise HistoryError(path, "foreign", "is empty, not a history of ckpt-exporter")

@@ -1,0 +1,75 @@
+"""The tables of the history file, and how an older file becomes a current one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# "ckpt" in ASCII: tells a history from any other SQLite file.
+APPLICATION_ID: Final = 0x636B7074
+
+_FIRST: Final = (
+    """
+    CREATE TABLE saves (
+        id INTEGER PRIMARY KEY,
+        node TEXT NOT NULL,
+        directory TEXT NOT NULL,
+        path TEXT NOT NULL,
+        layout TEXT NOT NULL,
+        step INTEGER,
+        result TEXT NOT NULL,
+        reason TEXT,
+        start_unix REAL NOT NULL,
+        end_unix REAL NOT NULL,
+        duration_seconds REAL,
+        active_seconds REAL,
+        bytes INTEGER NOT NULL,
+        written_bytes INTEGER,
+        files INTEGER NOT NULL,
+        average_bandwidth REAL,
+        sustained_bandwidth REAL,
+        peak_bandwidth REAL,
+        run TEXT,
+        run_id TEXT,
+        scheduler TEXT,
+        mountpoint TEXT,
+        device TEXT,
+        fstype TEXT,
+        transport TEXT,
+        bubble_seconds REAL,
+        bubble_before_write_seconds REAL,
+        bubble_writing_seconds REAL,
+        bubble_write_gap_seconds REAL,
+        bubble_after_write_seconds REAL,
+        bubble_gpu_seconds TEXT NOT NULL,
+        drag_gpu_seconds TEXT NOT NULL,
+        bubble_skipped TEXT,
+        dip_start_unix REAL,
+        dip_end_unix REAL,
+        depth REAL,
+        source TEXT,
+        quality TEXT,
+        notes TEXT NOT NULL,
+        shards TEXT NOT NULL
+    )
+    """,
+    "CREATE INDEX saves_by_end ON saves (end_unix)",
+    """
+    CREATE TABLE gpu_time (
+        node TEXT NOT NULL,
+        uuid TEXT NOT NULL,
+        hour_unix INTEGER NOT NULL,
+        gpu INTEGER NOT NULL,
+        observed_seconds REAL NOT NULL,
+        stall_checkpoint_save_seconds REAL NOT NULL,
+        stall_checkpoint_load_seconds REAL NOT NULL,
+        stall_data_loading_seconds REAL NOT NULL,
+        stall_communication_seconds REAL NOT NULL,
+        stall_other_seconds REAL NOT NULL,
+        PRIMARY KEY (node, uuid, hour_unix)
+    ) WITHOUT ROWID
+    """,
+)
+
+# Entry N turns a file of version N into one of version N + 1. Entries are never changed, only added.
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_FIRST,)
+SCHEMA_VERSION: Final = len(MIGRATIONS)
