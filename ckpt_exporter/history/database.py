@@ -20,6 +20,7 @@ from ckpt_exporter.history.rows import (
     stored_text,
 )
 from ckpt_exporter.history.schema import APPLICATION_ID, MIGRATIONS
+from ckpt_exporter.logs import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -191,7 +192,8 @@ class HistoryDatabase:
 
     def _release_pages(self) -> None:
         with translated(self.path):
-            self._connection.execute("PRAGMA incremental_vacuum").fetchall()
+            # It takes one step a page, and only a script is stepped to its end.
+            self._connection.executescript("PRAGMA incremental_vacuum")
 
     def checkpoint(self) -> None:
         """Move what the log holds into the file, as far as readers allow."""
@@ -247,7 +249,8 @@ def check_columns(connection: sqlite3.Connection, path: str) -> None:
 def _check(connection: sqlite3.Connection, path: str) -> None:
     found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
-        raise HistoryError(path, "damaged", f"is damaged ({found})")
+        what = one_line(str(found).splitlines()[-1])
+        raise HistoryError(path, "damaged", f"is damaged ({what})")
 
 
 def _sound_save(path: str, row: sqlite3.Row) -> SaveRecord:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     _Record = TypeVar("_Record")
 
 _BUSY_SECONDS: Final = 5.0
+# A writer that starts while a file at rest is read makes it be read again.
+_TRIES: Final = 3
+_WAL_FORMAT: Final = 2  # byte 18 of the header, in SQLite's file format
 _SAVES: Final = (
     f"SELECT {', '.join(SAVE_COLUMNS)} FROM saves WHERE end_unix >= ? AND end_unix <= ? ORDER BY end_unix, id"  # noqa: S608
 )
@@ -50,13 +53,42 @@ def read_history(path: str, *, since_unix: float = 0.0, until_unix: float = floa
 
     Holds one short read transaction, which never blocks the daemon in WAL mode. Raises HistoryError.
     """
-    _refuse_what_is_no_file(path)
+    try:
+        _refuse_what_is_no_file(path)
+        return _read_at_rest_or_live(path, since_unix, until_unix)
+    except OSError as error:  # it went away meanwhile
+        raise HistoryError(path, "unavailable", f"cannot be read: {error.strerror}") from error
+
+
+def _read_at_rest_or_live(path: str, since_unix: float, until_unix: float) -> Kept:
     with translated(path):
-        connection, notes = _connect(path)
-        try:
-            return _read(connection, path, since_unix, until_unix, notes)
-        finally:
-            connection.close()
+        for _ in range(_TRIES):
+            before = _state(path)
+            connection, notes = _connect(path, before)
+            try:
+                kept = _read(connection, path, since_unix, until_unix, notes)
+            finally:
+                connection.close()
+            if not before.at_rest or _state(path) == before:
+                break
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What tells that a file in WAL mode is at rest: nobody has it open, so it has no log."""
+
+    at_rest: bool
+    size_bytes: int
+    modified_ns: int
+
+
+def _state(path: str) -> _State:
+    with open(path, "rb") as stream:
+        header = stream.read(20)
+        status = os.fstat(stream.fileno())
+    wal = len(header) == 20 and header[18] == _WAL_FORMAT
+    return _State(wal and not os.path.exists(f"{path}-wal"), status.st_size, status.st_mtime_ns)
 
 
 def _read(
@@ -81,23 +113,28 @@ def _all(path: str, read: Callable[[Any], _Record], rows: list[sqlite3.Row]) -> 
         raise HistoryError(path, "damaged", "is damaged: a row cannot be read") from error
 
 
-def _connect(path: str) -> tuple[sqlite3.Connection, tuple[str, ...]]:
-    """Open the file for reading; one that only its owner may open in WAL mode is read as it stands."""
+def _connect(path: str, state: _State) -> tuple[sqlite3.Connection, tuple[str, ...]]:
+    """Open the file for reading, leaving nothing beside it that its writer might not be able to use.
+
+    In WAL mode even a reader needs a file of shared memory. Of a file at rest none is made; where there is a
+    log but no right to use it, the file is read as it stands and the note says what is missing.
+    """
     uri = f"file:{quote(os.fsencode(path))}?mode=ro"
+    at_rest = f"{uri}&immutable=1"
+    if state.at_rest:
+        return _opened(at_rest), ()
     try:
         return _opened(uri), ()
     except sqlite3.OperationalError as error:
         log = f"{path}-wal"
-        if not any(text in str(error) for text in ("unable to open", "readonly")) or not os.path.isfile(path):
+        if not any(text in str(error) for text in ("unable to open", "readonly")):
             raise
-        # WAL mode needs a file of shared memory beside it, which this user may not create: without a writer
-        # nothing changes, and the file can be read as if on a read-only medium.
         behind = os.path.exists(log) and os.path.getsize(log) > 0
         note = (
             f"{one_line(path)}: its newest saves are still in {one_line(log)}, which only a user who may"
             " write its directory can read; they are missing here"
         )
-        return _opened(f"{uri}&immutable=1"), (note,) if behind else ()
+        return _opened(at_rest), (note,) if behind else ()
 
 
 def _opened(uri: str) -> sqlite3.Connection:

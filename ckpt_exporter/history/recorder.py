@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ckpt_exporter.history.database import HistoryDatabase
+from ckpt_exporter.history.database import BUSY_SECONDS, HistoryDatabase
 from ckpt_exporter.history.failures import REASONS, HistoryError
 from ckpt_exporter.history.gathering import as_bubble, as_save, save_record, with_bubble, with_late_files
 from ckpt_exporter.history.gpu_time import GpuHours
@@ -34,11 +34,12 @@ UPKEEP_SECONDS: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often what happens, in seconds."""
+    """How often what happens, and how long another process's lock is waited for, in seconds."""
 
     retry_seconds: float = RETRY_SECONDS
     gpu_time_seconds: float = GPU_TIME_SECONDS
     upkeep_seconds: float = UPKEEP_SECONDS
+    busy_seconds: float = BUSY_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +153,8 @@ class HistoryRecorder:
     def _pause(self) -> float:
         """Return in how many seconds there is something to do if nothing new comes."""
         now = self._clock()
-        due = self._retry_at if self._database is None else min(self._gpu_time_at, self._upkeep_at)
-        return min(max(0.0, max(due, self._retry_at) - now), self._pace.upkeep_seconds)
+        due = min(self._gpu_time_at, self._upkeep_at) if self._up else self._retry_at
+        return min(max(0.0, due - now), self._pace.upkeep_seconds)
 
     def _guarded(self, *, stopping: bool) -> None:
         try:
@@ -241,14 +242,15 @@ class HistoryRecorder:
         if self._found_damaged is not None:
             self._move_aside(self._found_damaged)
             self._found_damaged = None
+        busy = self._pace.busy_seconds
         try:
-            database = HistoryDatabase(path, wal=wal)
+            database = HistoryDatabase(path, wal=wal, busy_seconds=busy)
         except HistoryError as error:
             if error.reason not in ("damaged", "newer"):
                 raise
             self._count(error.reason)
             self._move_aside(error)
-            database = HistoryDatabase(path, wal=wal)
+            database = HistoryDatabase(path, wal=wal, busy_seconds=busy)
         self._database = database
         self._upkeep_at = float("-inf")
         if not self._restored:

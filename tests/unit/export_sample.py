@@ -13,6 +13,7 @@ from ckpt_exporter.model import (
     GpuInfo,
     GpuStatus,
     Histogram,
+    HistoryStatus,
     Mount,
     OpenSave,
     Save,
@@ -239,4 +240,5 @@ def sample_snapshot() -> Snapshot:
         gpu_backend=GPU_BACKEND,
         gpus=GPUS,
         sources_healthy={"inotify": True, "storage": False},
+        history=HistoryStatus(up=False, errors={"damaged": 1, "full": 2}, dropped=3, size_bytes=40_960),
     )
