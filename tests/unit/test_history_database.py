@@ -112,9 +112,14 @@ class TestRows:
     def test_nothing_half_done(self, path: Path) -> None:
         """A transaction that fails leaves nothing of itself, and the next one works."""
         database = HistoryDatabase(str(path))
-        with pytest.raises(TypeError), database.transaction():
-            database.add_save(numbered(1))
-            database.add_gpu_time(None)  # type: ignore[arg-type]
+
+        def half() -> None:
+            with database.transaction():
+                database.add_save(numbered(1))
+                database.add_gpu_time(None)  # type: ignore[arg-type]
+
+        with pytest.raises(TypeError):
+            half()
         with database.transaction():
             database.add_save(numbered(2))
         database.close()
