@@ -39,7 +39,7 @@ def duration_text(value: float | None) -> str:
     """Write a long duration in the unit that suits it (seconds, minutes, hours, days)."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    for size, unit in ((172_800.0, "days"), (7_200.0, "h"), (120.0, "min")):
+    for size, unit in ((172_800.0, "days"), (5_400.0, "h"), (120.0, "min")):
         if abs(value) >= size:
             return f"{significant(value / {'days': 86_400.0, 'h': 3_600.0, 'min': 60.0}[unit])} {unit}"
     return seconds_text(value)
@@ -57,7 +57,17 @@ def size_text(value: float | None) -> str:
 
 def bandwidth_text(value: float | None) -> str:
     """Write bytes per second with a decimal prefix."""
-    return UNKNOWN if value is None or not math.isfinite(value) else f"{size_text(value)}/s"
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    # The unit people compare storage in, as far down as it is readable.
+    return f"{significant(value / 1e9)} GB/s" if 1e8 <= value < 1e11 else f"{size_text(value)}/s"
+
+
+def count_text(value: float | None) -> str:
+    """Write a count: whole where it is."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return plain(value) if abs(value - round(value)) < 1e-6 * max(1.0, abs(value)) else significant(value)
 
 
 def percent_text(ratio: float | None, decimals: int = 2) -> str:
