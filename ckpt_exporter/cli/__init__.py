@@ -20,6 +20,7 @@ from ckpt_exporter.cli.parser import (
     Parser,
     unknown_argument,
 )
+from ckpt_exporter.cli.project import PROJECT
 from ckpt_exporter.cli.replay import REPLAY
 from ckpt_exporter.errors import CkptExporterError, ConfigError, UsageError
 from ckpt_exporter.logs import one_line
@@ -33,6 +34,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "run": RUN,
     "demo": DEMO,
     "check": CHECK,
+    "project": PROJECT,
     "replay": REPLAY,
 }
 
