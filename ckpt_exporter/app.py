@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import IO
 
@@ -31,6 +33,7 @@ from ckpt_exporter.model import (
     GpuBackendStatus,
     Progress,
     ProgressMethod,
+    RecordingStatus,
     Save,
     Snapshot,
     Stall,
@@ -77,6 +80,7 @@ class Exporter:
         self.config = config
         self._clock = clock
         self._recorder = recorder
+        self._recording_status = RecordingStatus() if recorder is not None else None
         self._config_status = ConfigStatus(successful=True, success_unix=time.time())
         self.ledger = Ledger(
             config.directories,
@@ -108,7 +112,12 @@ class Exporter:
             config.web.listen_address,
             config.web.telemetry_path,
             build_registry(self.snapshot),
-            StatusPage(self.snapshot, started=clock(), telemetry_path=config.web.telemetry_path),
+            StatusPage(
+                partial(self.snapshot, timelines=True),
+                started=clock(),
+                telemetry_path=config.web.telemetry_path,
+                node=socket.gethostname(),
+            ),
             healthy=lambda: self._watch.healthy,
             ready=lambda: True,
         )
@@ -141,6 +150,7 @@ class Exporter:
         recorder = self._recorder
         if recorder is not None and recorder.failed is not None:
             self._recorder = None
+            self._recording_status = RecordingStatus(failed=recorder.failed)
             log_event(_LOG, logging.ERROR, "recording stopped", reason=recorder.failed)
         return TICK_SECONDS if saving else IDLE_TICK_SECONDS
 
@@ -176,15 +186,16 @@ class Exporter:
         self._config_status = ConfigStatus(successful=True, success_unix=time.time())
         log_event(_LOG, logging.INFO, "configuration reloaded", directories=len(config.directories))
 
-    def snapshot(self) -> Snapshot:
-        """Copy all state from memory."""
+    def snapshot(self, *, timelines: bool = False) -> Snapshot:
+        """Copy all state from memory; ``timelines`` are for people, a scrape needs none."""
         return replace(
-            self.ledger.snapshot(self._clock()),
+            self.ledger.snapshot(self._clock(), timelines=timelines),
             watches=self._watch.statuses(),
             counters=self._watch.counters(),
             config=self._config_status,
             gpu_backend=self._gpu_status(),
             sources_healthy={"watch": self._watch.healthy, "storage": self._storage.healthy},
+            recording=self._recording_status,
         )
 
     def release_gpus(self) -> None:

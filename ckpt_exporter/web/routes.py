@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 
 from ckpt_exporter.errors import UsageError
 from ckpt_exporter.metrics.exposition import expose
+from ckpt_exporter.web.pages.policy import PAGE_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,10 +22,6 @@ STATUS_PATH = "/"
 
 _ALLOWED_METHODS = ("GET", "HEAD")
 _MAX_QUERY_FIELDS = 100
-_PAGE_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,7 @@ class Routes:
         return handler(request)
 
     def _status(self, _request: Request) -> Response:
-        policy = ("Content-Security-Policy", _PAGE_POLICY)
+        policy = ("Content-Security-Policy", PAGE_POLICY)
         # No name can end up here that UTF-8 does not carry, but a page must not fail over one.
         body = self._page().encode("utf-8", "backslashreplace")
         return Response(HTTPStatus.OK, body, "text/html; charset=utf-8", (policy,))
