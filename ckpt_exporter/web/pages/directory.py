@@ -130,7 +130,7 @@ def _share_figure(entry: DirectorySnapshot, snapshot: Snapshot) -> tuple[str, st
     return (
         name,
         ratio_text(cost.share),
-        f"{lost} of {gpu_seconds_text(cost.observed)} on {kind}{gpus_text(cost.gpus)}{quality}",
+        f"{lost} of {gpu_seconds_text(cost.observed)} on {gpus_text(cost.gpus, kind)}{quality}",
     )
 
 
@@ -171,7 +171,8 @@ def _step_words(step: int | None) -> str:
 
 def _open_save(save: OpenSave, entry: DirectorySnapshot, snapshot: Snapshot) -> str:
     expected = expected_of(save, entry)
-    state = badge("bad", "stalled") if save.stalled else badge("busy", "writing")
+    state = badge("busy", "writing") if save.open_files else badge("busy", "all files closed")
+    state = badge("bad", "stalled") if save.stalled else state
     files = f"{plural(save.files, 'file')}, {count_text(save.open_files)} open"
     details = f"{files}; last byte {ago(snapshot, save.last_byte)}; layout {save.layout}"
     body = f"<p>{escaped(_written(save, expected))}</p><p>{escaped(details)}</p>"
@@ -201,6 +202,9 @@ def _written(save: OpenSave, expected: Expected | None) -> str:
 
 
 def _when(save: OpenSave, expected: Expected | None, snapshot: Snapshot) -> Html:
+    if not save.open_files:
+        written = duration_text(max(0.0, save.last_byte - save.start))
+        return Html(f"Written in {written}; it has ended if no more comes, and no waiting is counted")
     begun = f"Saving for {duration_text(max(0.0, snapshot.t - save.start))}"
     if expected is None:
         return Html(f"{begun}, end unknown")

@@ -25,7 +25,7 @@ _RATE_TOP: Final = _BUBBLES_TOP + 14
 _RATE_HEIGHT: Final = 64
 _BOTTOM: Final = _RATE_TOP + _RATE_HEIGHT
 _HEIGHT: Final = _BOTTOM + 18
-# Step numbers nearer to each other than this share of the width would run together on any screen, or on a phone.
+# Step numbers nearer than this share of the width would run together: on any screen, and on a phone.
 _LABEL_SHARE: Final = 0.06
 _SPARSE_LABEL_SHARE: Final = 0.18
 _MANY_WINDOWS: Final = 3
@@ -76,10 +76,11 @@ def _window(name: str, window: TimelineWindow, entry: DirectorySnapshot, snapsho
     top = max(window.write_rates, default=0.0)
     parts = [
         *_bands(window, entry, saves),
-        *_frame(top),
+        *_frame(),
         _plot(_ACTIVITY_TOP, _ACTIVITY_HEIGHT, window, _activity_paths(window.activities)),
         _plot(_RATE_TOP, _RATE_HEIGHT, window, _rate_path(window.write_rates, top)),
         *_bubbles(window, saves),
+        *_scales(top),
         *_axis(window, snapshot),
     ]
     title, description = _words(window, saves, snapshot)
@@ -116,7 +117,11 @@ def _words(window: TimelineWindow, saves: Sequence[RecentSave], snapshot: Snapsh
 
 def _bands(window: TimelineWindow, entry: DirectorySnapshot, saves: Sequence[RecentSave]) -> Iterator[str]:
     """Draw finished and open saves as bands, with their steps where there is room; newest first."""
-    spans = [(save.start, window.end, save.step, "open") for save in entry.open_saves]
+    spans = [
+        # Of a save whose files are all closed, the end may be known already.
+        (save.start, window.end if save.open_files else save.last_byte, save.step, "open")
+        for save in entry.open_saves
+    ]
     spans += [(r.save.start, r.save.end, r.save.step, r.save.result) for r in saves]
     labels = _Labels()
     for start, end, step, result in spans:
@@ -153,13 +158,16 @@ class _Labels:
         return "step"
 
 
-def _frame(top: float) -> Iterator[str]:
-    for y in (_ACTIVITY_TOP, _ACTIVITY_TOP + _ACTIVITY_HEIGHT, _BOTTOM):
+def _frame() -> Iterator[str]:
+    for y in (_ACTIVITY_TOP, _ACTIVITY_TOP + _ACTIVITY_HEIGHT, _RATE_TOP, _BOTTOM):
         yield f'<line class="axis" x1="0" x2="100%" y1="{y}" y2="{y}"/>'
+
+
+def _scales(top: float) -> Iterator[str]:
+    """Write what the ends of both scales are, over the curves and bands."""
     yield f'<text class="scale" x="3" y="{_ACTIVITY_TOP + 11}">100 %</text>'
     yield f'<text class="scale" x="3" y="{_ACTIVITY_TOP + _ACTIVITY_HEIGHT - 3}">0</text>'
     if top > 0:
-        yield f'<line class="axis" x1="0" x2="100%" y1="{_RATE_TOP}" y2="{_RATE_TOP}"/>'
         yield f'<text class="scale" x="3" y="{_RATE_TOP + 11}">{escaped(bandwidth_text(top))}</text>'
 
 

@@ -113,9 +113,9 @@ def gpu_seconds_of(bubble: Bubble) -> str:
     return f"{gpu_seconds_text(sum(bubble.gpu_seconds.values()))} on {gpus_text(len(bubble.gpu_seconds))}"
 
 
-def gpus_text(count: int) -> str:
-    """Return a number of GPUs."""
-    return f"{count_text(count)} GPU{'s' if count != 1 else ''}"
+def gpus_text(count: int, kind: str = "") -> str:
+    """Return a number of GPUs, of a kind."""
+    return f"{count_text(count)} {kind}GPU{'s' if count != 1 else ''}"
 
 
 def _total_rows(entry: DirectorySnapshot, snapshot: Snapshot) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from typing import TYPE_CHECKING, Final
 
 from ckpt_exporter.metrics.text import valid_text
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 # A longer name is cut in its middle: both ends tell one checkpoint from another.
 MAX_NAME_CHARACTERS: Final = 240
+
+_SPECIAL: Final = re.compile("[^ -~]|[&<>\"']")
 
 # One shape for each level, so that a state shows without its colour.
 _SHAPES: Final = {
@@ -43,8 +46,8 @@ def escaped(text: str) -> Html:
     """
     if isinstance(text, Html):
         return text
-    if text.isascii() and text.isprintable():
-        return Html(html.escape(text))
+    if not _SPECIAL.search(text):
+        return Html(text)
     return Html(html.escape("".join(_visible(character) for character in valid_text(text))))
 
 
@@ -84,7 +87,8 @@ def grid_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str
     On a narrow screen each row becomes a list of its own; the roles keep it a table for a screen reader.
     """
     head = "".join(f'<th scope="col" role="columnheader">{escaped(column)}</th>' for column in columns)
-    body = "".join(f'<tr role="row">{_cells(columns, row)}</tr>' for row in rows)
+    labels = [escaped(column) for column in columns]
+    body = "".join(f'<tr role="row">{_cells(labels, row)}</tr>' for row in rows)
     return Html(
         f'<table class="grid" role="table"><caption>{escaped(caption)}</caption>'
         f'<thead role="rowgroup"><tr role="row">{head}</tr></thead>'
@@ -92,14 +96,13 @@ def grid_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str
     )
 
 
-def _cells(columns: Sequence[str], row: Sequence[str]) -> str:
+def _cells(labels: Sequence[Html], row: Sequence[str]) -> str:
     first, *rest = row
     cells = [
-        f'<td role="cell" data-label="{escaped(column)}">{escaped(cell)}</td>'
-        for column, cell in zip(columns[1:], rest, strict=True)
+        f'<td role="cell" data-label="{label}">{escaped(cell)}</td>'
+        for label, cell in zip(labels[1:], rest, strict=True)
     ]
-    label = f'data-label="{escaped(columns[0])}"'
-    return f'<th scope="row" role="rowheader" {label}>{escaped(first)}</th>' + "".join(cells)
+    return f'<th scope="row" role="rowheader" data-label="{labels[0]}">{escaped(first)}</th>{"".join(cells)}'
 
 
 def _visible(character: str) -> str:

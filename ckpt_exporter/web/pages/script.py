@@ -9,7 +9,7 @@ from __future__ import annotations
 SCRIPT = """
 (() => {
   'use strict';
-  const BUSY_MS = 2000, IDLE_MS = 5000, PATIENCE_MS = 10000;
+  const BUSY_MS = 2000, IDLE_MS = 5000, PATIENCE_MS = 10000, COST_SHARE = 20;
   const page = document.getElementById('page');
   const lost = document.getElementById('lost');
   let timer = 0, asking = false;
@@ -89,6 +89,7 @@ SCRIPT = """
     clearTimeout(timer);
     if (asking) return;
     asking = true;
+    const began = performance.now();
     try {
       if (!document.hidden && !selecting()) {
         const fresh = await load();
@@ -108,7 +109,9 @@ SCRIPT = """
       say('No answer from the exporter: what is shown here is old. It will be asked again.');
     } finally {
       asking = false;
-      timer = setTimeout(refresh, page.dataset.busy ? BUSY_MS : IDLE_MS);
+      // A page that is slow to make is asked for less often.
+      const least = COST_SHARE * Math.min(performance.now() - began, PATIENCE_MS);
+      timer = setTimeout(refresh, Math.max(least, page.dataset.busy ? BUSY_MS : IDLE_MS));
     }
   }
 

@@ -112,15 +112,16 @@ footer p + p { margin-top: .35rem; }
   nav { margin-left: 0; }
   svg .dense { display: none; }
   .figures { grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); }
-  .grid, .grid caption, .grid tbody, .grid tr, .grid th, .grid td { display: block; width: auto; }
+  .grid, .grid caption, .grid tbody, .grid th, .grid td { display: block; width: auto; }
   .grid thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-  .grid tr { border-top: 1px solid var(--line); padding: .45rem 0; }
-  .grid th, .grid td { border: 0; padding: .08rem 0; }
+  .grid tbody tr { display: grid; grid-template-columns: 1fr 1fr; gap: .3rem .75rem;
+    border-top: 1px solid var(--line); padding: .5rem 0; }
+  .grid th, .grid td { border: 0; padding: 0; min-width: 0; }
   .grid tbody th { font-weight: 600; }
-  .grid td { display: grid; grid-template-columns: 7.5rem minmax(0, 1fr); gap: .5rem; }
-  .grid td::before { content: attr(data-label); color: var(--soft); }
+  .grid tbody th, .grid td:nth-child(3):last-child { grid-column: 1 / -1; }
+  .grid td:empty { display: none; }
+  .grid td::before { content: attr(data-label); display: block; color: var(--soft); font-size: .85rem; }
   .grid tbody th::before { content: attr(data-label) " "; color: var(--soft); font-weight: 500; }
-  .grid .badge { justify-self: start; }
 }
 @media (prefers-reduced-motion: reduce) { * { transition: none; } }
 @media (forced-colors: active) { .badge, .save-open { border: 1px solid; }
