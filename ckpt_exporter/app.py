@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import IO
 
@@ -34,6 +35,7 @@ from ckpt_exporter.model import (
     GpuBackendStatus,
     Progress,
     ProgressMethod,
+    RecordingStatus,
     Save,
     Snapshot,
     Stall,
@@ -83,6 +85,7 @@ class Exporter:
         self.config = config
         self._clock = clock
         self._recorder = recorder
+        self._recording_status = RecordingStatus() if recorder is not None else None
         self._config_status = ConfigStatus(successful=True, success_unix=time.time())
         self.ledger = Ledger(
             config.directories,
@@ -115,7 +118,12 @@ class Exporter:
             config.web.listen_address,
             config.web.telemetry_path,
             build_registry(self.snapshot),
-            StatusPage(self.snapshot, started=clock(), telemetry_path=config.web.telemetry_path),
+            StatusPage(
+                partial(self.snapshot, timelines=True),
+                started=clock(),
+                telemetry_path=config.web.telemetry_path,
+                node=socket.gethostname(),
+            ),
             healthy=lambda: self._watch.healthy,
             ready=lambda: True,
         )
@@ -155,6 +163,7 @@ class Exporter:
         recorder = self._recorder
         if recorder is not None and recorder.failed is not None:
             self._recorder = None
+            self._recording_status = RecordingStatus(failed=recorder.failed)
             log_event(_LOG, logging.ERROR, "recording stopped", reason=recorder.failed)
         return TICK_SECONDS if saving else IDLE_TICK_SECONDS
 
@@ -192,16 +201,17 @@ class Exporter:
         self._config_status = ConfigStatus(successful=True, success_unix=time.time())
         log_event(_LOG, logging.INFO, "configuration reloaded", directories=len(config.directories))
 
-    def snapshot(self) -> Snapshot:
-        """Copy all state from memory."""
+    def snapshot(self, *, timelines: bool = False) -> Snapshot:
+        """Copy all state from memory; ``timelines`` are for people, a scrape needs none."""
         return replace(
-            self.ledger.snapshot(self._clock()),
+            self.ledger.snapshot(self._clock(), timelines=timelines),
             watches=self._watch.statuses(),
             counters=self._watch.counters(),
             config=self._config_status,
             gpu_backend=self._gpu_status(),
             sources_healthy={"watch": self._watch.healthy, "storage": self._storage.healthy},
             history=self._history.status() if self._history is not None else None,
+            recording=self._recording_status,
         )
 
     def release_gpus(self) -> None:

@@ -6,6 +6,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from ckpt_exporter.bubble.detector import BubbleDetector
 from ckpt_exporter.detect.progress import joined_late
@@ -31,6 +32,7 @@ from ckpt_exporter.model import (
     StorageStatus,
     Writers,
 )
+from ckpt_exporter.timeline import Readings, RecentSaves, Timeline
 
 # Wide enough that neither a two-second LoRA save nor a three-hour one ends in the first or last bucket.
 DURATION_BUCKETS_SECONDS = tuple(
@@ -80,6 +82,8 @@ class _Book:
         self.skipped: dict[SkipReason, int] = dict.fromkeys(SKIP_REASONS, 0)
         self.last_bubble: Bubble | None = None
         self.restored = False
+        self.recent = RecentSaves()
+        self.timeline = Timeline(self.detector.meter.strip)
 
     def restore(self, save: Save, bubble: Bubble | None) -> None:
         """Show a save of before the start as the last one until there is a newer one; nothing is counted."""
@@ -94,6 +98,7 @@ class _Book:
 
     def enter(self, save: Save, unix: float) -> None:
         """Add what belongs to one save, all at once."""
+        self.recent.enter(save, self.run)
         if save.result == "complete":
             self.save_bytes += save.bytes
             self.save_files += save.files
@@ -111,6 +116,7 @@ class _Book:
 
     def enter_bubble(self, bubble: Bubble, unix: float) -> None:
         """Add what one save cost on its GPUs, all at once."""
+        self.recent.enter_bubble(bubble)
         if bubble.skipped is not None:
             self.skipped[bubble.skipped] += 1
         elif bubble.seconds is not None:
@@ -142,6 +148,7 @@ class _Book:
             bubble=self.bubbles.frozen(),
             bubbles_skipped=dict(self.skipped),
             last_bubble=self.last_bubble,
+            recent=self.recent.newest_first(),
         )
 
 
@@ -264,18 +271,32 @@ class Ledger:
             book = self._books.get(name)
             return book is not None and book.detector.saving
 
-    def snapshot(self, now: float) -> Snapshot:
-        """Copy all state at one moment."""
+    def snapshot(self, now: float, *, timelines: bool = False) -> Snapshot:
+        """Copy all state at one moment; ``timelines`` are for people, a scrape needs none."""
         with self._lock:
             directories = tuple(book.snapshot(now) for book in self._books.values())
+            if timelines:
+                directories = tuple(self._with_timeline(entry, now) for entry in directories)
             storage = tuple(self._storage.values())
             gpus = self._bubbles.statuses(now)
         return Snapshot(
             t=now, unix_minus_t=self.unix_minus_t, directories=directories, storage=storage, gpus=gpus
         )
 
+    def _with_timeline(self, entry: DirectorySnapshot, now: float) -> DirectorySnapshot:
+        begun = [save.start for save in entry.open_saves]
+        readings = self._readings(entry.name)
+        windows = self._books[entry.name].timeline.windows(entry.recent, begun, readings, now)
+        return replace(entry, timeline=windows)
+
+    def _readings(self, name: str) -> Readings:
+        return partial(self._bubbles.readings, name)
+
     def _tick(self, now: float) -> list[Save]:
         self._last_tick = now
+        for name, book in self._books.items():
+            if book.timeline.due(now):
+                book.timeline.take_tails(self._readings(name), now)
         saves = [save for book in self._books.values() for save in book.detector.tick(now)]
         self._announce(now, {(save.directory, save.path) for save in saves})
         self._cost(self._bubbles.tick(now))
@@ -355,7 +376,9 @@ class Ledger:
 
     def _enter(self, saves: list[Save]) -> None:
         for save in saves:
-            self._books[save.directory].enter(save, save.end + self.unix_minus_t)
+            book = self._books[save.directory]
+            book.enter(save, save.end + self.unix_minus_t)
+            book.timeline.save_ended(save, self._readings(save.directory), self._last_tick)
             self._bubbles.save_ended(save)
             self._announced.discard((save.directory, save.path))
 

@@ -376,6 +376,39 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
+class RecentSave:
+    """One of the latest finished saves, without its ``flow`` and ``pids``.
+
+    ``bubble`` is None until it is known; ``run`` names the run that wrote it, None unknown.
+    """
+
+    save: Save
+    bubble: Bubble | None = None
+    run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineWindow:
+    """What happened around saves that lie near each other, in bins of ``bin_seconds`` from ``start`` on.
+
+    ``write_rates`` are bytes per second, 0 where none arrived; ``activities`` are means (0..1) over ``gpus``
+    GPUs, None where none was read. ``gpus_known``: they are the run's, else all that may be.
+    """
+
+    start: float
+    bin_seconds: float
+    write_rates: tuple[float, ...]
+    activities: tuple[float | None, ...]
+    gpus: int = 0
+    gpus_known: bool = False
+
+    @property
+    def end(self) -> float:
+        """The end of the last bin."""
+        return self.start + self.bin_seconds * len(self.write_rates)
+
+
+@dataclass(frozen=True, slots=True)
 class DirectorySnapshot:
     """Everything the readers may know about one configured directory at one moment."""
 
@@ -397,6 +430,8 @@ class DirectorySnapshot:
     bubble: Histogram | None = None  # seconds, one observation a save with a figure
     bubbles_skipped: dict[SkipReason, int] = field(default_factory=dict)  # every reason is present
     last_bubble: Bubble | None = None  # of the last complete save; None while not known
+    recent: tuple[RecentSave, ...] = ()  # finished saves, newest first
+    timeline: tuple[TimelineWindow, ...] = ()  # oldest first; only in a snapshot that was asked for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,6 +476,13 @@ class HistoryStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordingStatus:
+    """State of the recording that was asked for; ``failed`` says why it ended before the program."""
+
+    failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One consistent copy of all state. ``unix_minus_t`` turns a monotonic time into Unix seconds."""
 
@@ -455,3 +497,4 @@ class Snapshot:
     gpus: tuple[GpuStatus, ...] = ()
     sources_healthy: dict[str, bool] = field(default_factory=dict)
     history: HistoryStatus | None = None  # None: no history is kept
+    recording: RecordingStatus | None = None  # None: nothing is recorded

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
+from ckpt_exporter.bubble.activity import Scale
 from ckpt_exporter.bubble.attribution import SaveSpan
 from ckpt_exporter.bubble.causes import Episode
 from ckpt_exporter.bubble.gpus import Gpu
@@ -12,6 +13,7 @@ from ckpt_exporter.bubble.judge import Case
 from ckpt_exporter.bubble.runs import Runs
 from ckpt_exporter.bubble.settings import BubbleSettings
 from ckpt_exporter.bubble.spans import clip, total
+from ckpt_exporter.bubble.track import Rows
 from ckpt_exporter.bubble.verdict import RunGpus, judge
 from ckpt_exporter.model import Bubble, GpuInfo, GpuSample, GpuSet, GpuStatus, Save, Stall, Writers
 
@@ -160,6 +162,22 @@ class BubbleDetector:
         return (
             None if gpus is None else tuple(sorted(self._gpus[u].info.gpu for u in gpus if u in self._gpus))
         )
+
+    def readings(self, directory: str, start: float, end: float) -> tuple[list[tuple[Scale, Rows]], bool]:
+        """Return copies of what was read between two moments on the GPUs of a directory's run, with scales.
+
+        The second value tells whether those are known to be its GPUs, or are all that may be.
+        """
+        known = self._runs.latest(directory)
+        others = self._runs.held_by_others(directory) if known is None else frozenset()
+        gpus = [
+            gpu
+            for uuid, gpu in self._gpus.items()
+            if (uuid in known if known is not None else uuid not in others)
+            and (known is not None or gpu.had_processes(start, end) is not False)
+        ]
+        found = [(gpu.baseline.scale, gpu.track.rows(start, end)) for gpu in gpus if gpu.baseline]
+        return [(scale, rows) for scale, rows in found if len(rows)], known is not None
 
     # --- saves ------------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
+from ckpt_exporter.detect.strip import Strip
+
 MAX_CHUNKS_PER_FILE = 512
 MAX_CHUNKS_EXACT = 2048
 MAX_FLOW_STRETCHES = 1024
@@ -87,16 +89,23 @@ class Arrivals:
 
 
 class Meter:
-    """Live counters of one directory: bytes seen arriving, and the time in which bytes were flowing."""
+    """Live counters of one directory: bytes seen arriving, and the time in which bytes were flowing.
+
+    ``strip`` keeps when the latest of them arrived.
+    """
 
     def __init__(self) -> None:
         self.written_bytes = 0
+        self.strip = Strip()
         self.write_active_seconds = 0.0
         self._active_until = float("-inf")
 
     def add(self, size_bytes: int, chunk: Chunk) -> None:
-        """Add bytes that arrived during ``chunk``; time in which several files grew counts once."""
+        """Add bytes that arrived at the end of ``chunk``; time in which several files grew counts once."""
         self.written_bytes += size_bytes
+        # A chunk that was joined with earlier ones of like rate is longer than what has just arrived.
+        share = min(1.0, size_bytes / chunk.size_bytes) if chunk.size_bytes > 0 else 1.0
+        self.strip.add(chunk.end - (chunk.end - chunk.start) * share, chunk.end, size_bytes)
         begin = max(chunk.start, self._active_until)
         if chunk.end > begin:
             self.write_active_seconds += chunk.end - begin

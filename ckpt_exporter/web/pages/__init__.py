@@ -1,1 +1,1 @@
-"""Pages for people: self-contained HTML, no script, no outside assets."""
+"""Pages for people: self-contained HTML without outside assets, whole also without script."""

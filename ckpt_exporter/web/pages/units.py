@@ -67,6 +67,12 @@ def time_text(unix: float) -> str:
         return UNKNOWN
 
 
+def clock_text(unix: float) -> str:
+    """Return the time of day of a Unix time in UTC, as ``02:50:00``."""
+    text = time_text(unix)
+    return text if text == UNKNOWN else text[11:19]
+
+
 def ratio_text(ratio: float | None) -> str:
     """Return a share of one in percent; only exactly all is 100 %."""
     if not _known(ratio):
