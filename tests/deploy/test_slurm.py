@@ -205,7 +205,7 @@ class TestRefused:
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is missing")
 def test_scripts_are_clean() -> None:
-    """shellcheck finds nothing in the scripts."""
+    """The linter finds nothing in the scripts."""
     scripts = sorted(SLURM.glob("*.sh"))
     done = subprocess.run(
         ["shellcheck", "-x", "-P", SLURM, *scripts], capture_output=True, text=True, timeout=60, check=False
