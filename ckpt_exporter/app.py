@@ -17,6 +17,7 @@ from types import FrameType
 from typing import IO
 
 from ckpt_exporter import __version__
+from ckpt_exporter.config.fragments import Fragments
 from ckpt_exporter.config.schema import Config, HistorySettings
 from ckpt_exporter.detect.layouts import is_ignored, is_noise
 from ckpt_exporter.detect.places import fixed_prefix, relative_to
@@ -41,6 +42,7 @@ from ckpt_exporter.model import (
     Stall,
 )
 from ckpt_exporter.recording import Recorder
+from ckpt_exporter.sources.following import Following
 from ckpt_exporter.sources.gpus import GpuSource
 from ckpt_exporter.sources.nvml import NvmlSource
 from ckpt_exporter.sources.ownership import GpuOwners
@@ -86,7 +88,8 @@ class Exporter:
         self._clock = clock
         self._recorder = recorder
         self._recording_status = RecordingStatus() if recorder is not None else None
-        self._config_status = ConfigStatus(successful=True, success_unix=time.time())
+        self._config_status = _loaded(config, ConfigStatus())
+        self._main_refused = False
         self.ledger = Ledger(
             config.directories,
             config.detect,
@@ -186,6 +189,7 @@ class Exporter:
         try:
             config = read()
         except CkptExporterError as error:
+            self._main_refused = True
             self._config_status = replace(self._config_status, successful=False)
             for problem in str(error).splitlines():
                 log_event(_LOG, logging.ERROR, "configuration not reloaded", problem=problem)
@@ -193,12 +197,24 @@ class Exporter:
         for setting in ("web", "gpu", "history"):
             if getattr(config, setting) != getattr(self.config, setting):
                 log_event(_LOG, logging.WARNING, "setting takes effect after a restart only", key=setting)
-        self.config = config
+        self._main_refused = False
+        self._take_over(config)
+
+    def follow(self, fragments: Fragments) -> None:
+        """Take over what the fragments say now; the configuration file is not read."""
+        config = fragments.reread()
+        if config != self.config:
+            self._take_over(config)
+
+    def _take_over(self, config: Config) -> None:
+        refused, self.config = self.config.refused, config
         self.ledger.reconfigure(config.directories, config.detect)
         self._writers.replace_directories(directory.name for directory in config.directories)
         self._storage.replace_directories(config.directories)
         self._watch.update(config.directories)
-        self._config_status = ConfigStatus(successful=True, success_unix=time.time())
+        self._config_status = _loaded(config, self._config_status, known=refused)
+        if self._main_refused:
+            self._config_status = replace(self._config_status, successful=False)
         log_event(_LOG, logging.INFO, "configuration reloaded", directories=len(config.directories))
 
     def snapshot(self, *, timelines: bool = False) -> Snapshot:
@@ -290,6 +306,16 @@ class Exporter:
             )
 
 
+def _loaded(config: Config, before: ConfigStatus, known: tuple[str, ...] = ()) -> ConfigStatus:
+    """Tell of refused fragments, each once; while there is one, the configuration is not as asked for."""
+    for problem in config.refused:
+        if problem not in known:
+            log_event(_LOG, logging.ERROR, "configuration fragment refused", problem=problem)
+    if config.refused:
+        return replace(before, successful=False)
+    return ConfigStatus(successful=True, success_unix=time.time())
+
+
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
@@ -347,6 +373,20 @@ def recording_to(path: str | None, config: Config) -> Iterator[Recorder | None]:
         yield Recorder(stream)
 
 
+@contextmanager
+def _following(fragments: Fragments | None, notify: Callable[[], None]) -> Iterator[None]:
+    """Look after the fragments meanwhile."""
+    if fragments is None:
+        yield
+        return
+    following = Following(fragments.due, notify)
+    following.start()
+    try:
+        yield
+    finally:
+        following.stop()
+
+
 class _Signals:
     """Handlers that only set flags; the main loop acts on them."""
 
@@ -355,10 +395,16 @@ class _Signals:
         self.stop = False
         self.reload = False
         self.release = False
+        self.follow = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_reload)
         signal.signal(signal.SIGUSR1, self._on_release)
+
+    def on_change(self) -> None:
+        """Note that the configuration's fragments have changed."""
+        self.follow = True
+        self.wake.set()
 
     def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
         self.stop = True
@@ -382,15 +428,18 @@ def run_exporter(
     until: Callable[[], bool] = lambda: False,
     started: Callable[[Exporter], None] = lambda _exporter: None,
     gpus: tuple[str, GpuSourceMaker] | None = None,
+    fragments: Fragments | None = None,
 ) -> int:
     """Run until SIGTERM, SIGINT or ``until``; return the exit status.
 
-    SIGHUP reads ``config_file`` again, SIGUSR1 releases all GPU handles for a while.
+    SIGHUP reads ``config_file`` again, SIGUSR1 releases all GPU handles for a while. ``fragments`` are taken
+    over when they change.
     """
     # Handlers of many threads take turns; a shorter turn keeps event times exact while a scrape encodes.
     sys.setswitchinterval(0.002)
     signals = _Signals()
-    with recording_to(record_path, config) as recorder:
+    reloadable = config_file is not None or config.include.directory is not None
+    with recording_to(record_path, config) as recorder, _following(fragments, signals.on_change):
         exporter = Exporter(config, recorder=recorder, gpus=gpus)
         exporter.start()
         started(exporter)
@@ -404,10 +453,13 @@ def run_exporter(
                     exporter.release_gpus()
                 if signals.reload:
                     signals.reload = False
-                    if config_file is None:
-                        log_event(_LOG, logging.WARNING, "nothing to reload: no --config.file was given")
-                    else:
+                    if reloadable:
                         exporter.reload(read)
+                    else:
+                        log_event(_LOG, logging.WARNING, "nothing to reload: no --config.file was given")
+                if signals.follow and fragments is not None:
+                    signals.follow = False
+                    exporter.follow(fragments)
                 wait_seconds = exporter.tick()
         finally:
             exporter.stop()

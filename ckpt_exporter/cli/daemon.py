@@ -17,9 +17,10 @@ from ckpt_exporter.cli.parser import (
     file_name,
     seconds,
 )
+from ckpt_exporter.config.fragments import Fragments
 from ckpt_exporter.config.load import config_from_flags, load_config, web_from_flags
 from ckpt_exporter.config.schema import Config, keys
-from ckpt_exporter.errors import UsageError
+from ckpt_exporter.errors import ConfigError, UsageError
 from ckpt_exporter.logs import configure_logging, one_line
 
 if TYPE_CHECKING:
@@ -61,14 +62,16 @@ def _current_directory() -> str | None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if arguments.config_file is None and not arguments.watch:
+    if arguments.config_file is None and not arguments.watch and arguments.include_directory is None:
         raise UsageError(_NOTHING_TO_WATCH)
-    load = _config_loader(arguments)
-    config = load()
+    fragments = Fragments(_config_loader(arguments), _layout_names())
+    config = fragments.read()
     configure_logging(arguments.log_level, arguments.log_format, sys.stderr)
     from ckpt_exporter.app import run_exporter  # noqa: PLC0415 (loads every room)
 
-    return run_exporter(config, arguments.config_file, arguments.record_path, load)
+    return run_exporter(
+        config, arguments.config_file, arguments.record_path, fragments.read, fragments=fragments
+    )
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -81,7 +84,11 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     file = str(arguments.config_file)
-    count = len(load_config(file, _layout_names()).directories)
+    layouts = _layout_names()
+    config = Fragments(lambda: load_config(file, layouts), layouts).read()
+    if config.refused:
+        raise ConfigError(list(config.refused))
+    count = len(config.directories)
     print(f"{one_line(file)}: ok ({count} {'directory' if count == 1 else 'directories'})")
     return EXIT_OK
 

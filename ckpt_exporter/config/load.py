@@ -14,6 +14,7 @@ from ckpt_exporter.config.schema import (
     Config,
     GpuSettings,
     HistorySettings,
+    IncludeSettings,
     Key,
     Required,
     WebSettings,
@@ -54,7 +55,8 @@ def load_config(
     found = sections.pop(_LIST_SECTION, [])
     directories = tuple(DirectorySettings(**values) for values in found) if not reading.problems else ()
     directories = _with_watched(directories, watched, reading)
-    if not directories and not reading.problems:
+    included = {**sections.get("include", {}), **flags.get("include", {})}.get("directory")
+    if not directories and not reading.problems and included is None:
         reading.problem((_LIST_SECTION,), _NO_DIRECTORY)
     if reading.problems:
         raise ConfigError(reading.problems)
@@ -71,6 +73,17 @@ def config_from_flags(
     """Make settings without a file: ``--watch`` directories, flags, and defaults. Raises UsageError."""
     flags = _read_overrides(keys(layouts), overrides or {}, cwd)
     return _build(_with_watched((), parse_watch(watch, cwd), None), {}, flags)
+
+
+def load_fragment(path: str, layouts: Collection[str]) -> tuple[DirectorySettings, ...]:
+    """Read a file that holds directories and nothing else; raises ConfigError with every problem."""
+    reading = _Reading(one_line(path), keys(layouts), read_document(path), sections=(_LIST_SECTION,))
+    found = reading.read().get(_LIST_SECTION, [])
+    if not found and not reading.problems:
+        reading.problem((_LIST_SECTION,), _NO_DIRECTORY)
+    if reading.problems:
+        raise ConfigError(reading.problems)
+    return tuple(DirectorySettings(**values) for values in found)
 
 
 def web_from_flags(overrides: Mapping[str, object], *, cwd: str | None = None) -> WebSettings:
@@ -92,6 +105,7 @@ def _build(
         GpuSettings(**settings("gpu")),
         HistorySettings(**settings("history")),
         WebSettings(**settings("web")),
+        IncludeSettings(**settings("include")),
     )
 
 
@@ -137,13 +151,16 @@ def _join(path: Path) -> str:
 class _Reading:
     """One pass over one document: what it holds, and everything that is wrong with it in its order."""
 
-    def __init__(self, file: str, table: tuple[Key, ...], document: Document) -> None:
+    def __init__(
+        self, file: str, table: tuple[Key, ...], document: Document, sections: Collection[str] = SECTIONS
+    ) -> None:
         self.file = file
         self.problems: list[str] = []
         self._document = document
-        self._blocks: dict[str, dict[str, Key]] = {section: {} for section in SECTIONS}
+        self._blocks: dict[str, dict[str, Key]] = {section: {} for section in sections}
         for key in table:
-            self._blocks[key.section][key.name] = key
+            if key.section in self._blocks:
+                self._blocks[key.section][key.name] = key
 
     def problem(self, path: Path, what: str, value: object = Required, hint: str = "") -> None:
         """Note one problem; ``hint`` goes behind the value."""
@@ -162,7 +179,7 @@ class _Reading:
             )
             return {}
         sections: dict[str, Any] = {}
-        for name, value in self._known((), document, SECTIONS):
+        for name, value in self._known((), document, self._blocks):
             if value is None:  # every key of the block is commented out
                 continue
             reader = self._directories if name == _LIST_SECTION else self._section

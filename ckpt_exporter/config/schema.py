@@ -55,14 +55,24 @@ class WebSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class IncludeSettings:
+    """Where fragments come and go, and for how many seconds a directory outlives its fragment."""
+
+    directory: str | None = None
+    keep_seconds: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
-    """All settings, checked."""
+    """All settings, checked. ``refused`` says what is wrong with each fragment that is not in force."""
 
     directories: tuple[DirectorySettings, ...]
     detect: DetectSettings = field(default_factory=DetectSettings)
     gpu: GpuSettings = field(default_factory=GpuSettings)
     history: HistorySettings = field(default_factory=HistorySettings)
     web: WebSettings = field(default_factory=WebSettings)
+    include: IncludeSettings = field(default_factory=IncludeSettings)
+    refused: tuple[str, ...] = ()
 
 
 class Required:
@@ -111,17 +121,26 @@ SECTIONS: Final = {
     "gpu": "Where GPU samples come from.",
     "history": "Finished saves, kept over restarts.",
     "web": "Where the metrics are served.",
+    "include": "Directories that come and go with jobs, without a reload.",
 }
 
 _DETECT: Final = DetectSettings()
 _GPU: Final = GpuSettings()
 _HISTORY: Final = HistorySettings()
 _WEB: Final = WebSettings()
+_INCLUDE: Final = IncludeSettings()
 
 
 def keys(layouts: Collection[str]) -> tuple[Key, ...]:
     """Return every key of the file in its order; ``layouts`` are the layout names besides ``auto``."""
-    return _directory_keys(layouts) + _detect_keys() + _gpu_keys() + _history_keys() + _web_keys()
+    return (
+        _directory_keys(layouts)
+        + _detect_keys()
+        + _gpu_keys()
+        + _history_keys()
+        + _web_keys()
+        + _include_keys()
+    )
 
 
 def _directory_keys(layouts: Collection[str]) -> tuple[Key, ...]:
@@ -221,5 +240,22 @@ def _web_keys() -> tuple[Key, ...]:
             section, "config_file", "path or null", _WEB.config_file, optional(read_file_path),
             "File with certificates and users, in the format of Prometheus exporters.",
             "/etc/ckpt-exporter/web.yml", flag="--web.config.file",
+        ),
+    )  # fmt: skip
+
+
+def _include_keys() -> tuple[Key, ...]:
+    section = "include"
+    return (
+        Key(
+            section, "directory", "path or null", _INCLUDE.directory, optional(read_file_path),
+            "Directory of fragments: `*.yml` files with a list of `directories` each, looked at every"
+            " 2 seconds. A bad one is refused alone; whoever may write here decides what is watched.",
+            "/run/ckpt-exporter/conf.d", flag="--config.directory",
+        ),
+        Key(
+            section, "keep_seconds", "seconds", _INCLUDE.keep_seconds, number_up_to(_YEAR_SECONDS),
+            "A directory whose fragment is gone is watched for so long: its last save ends, and is scraped.",
+            "120",
         ),
     )  # fmt: skip

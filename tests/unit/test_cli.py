@@ -36,7 +36,7 @@ class Rooms:
     status: int = 0
     error: BaseException | None = None
 
-    def answer(self, *arguments: object) -> int:
+    def answer(self, *arguments: object, **_named: object) -> int:
         """Note one call and end as the test wants."""
         self.calls.append(arguments)
         if self.error is not None:
@@ -140,14 +140,14 @@ class TestRun:
         assert main(["run", "--config.file=c.yml"]) == 2
         assert capsys.readouterr().err.splitlines() == [
             "c.yml: gpu.backend: must be one of auto, nvml, none, simulated (got 'cuda')",
-            "c.yml: foo: unknown key (got 1); known keys: directories, detect, gpu, history, web",
+            "c.yml: foo: unknown key (got 1); known keys: directories, detect, gpu, history, web, include",
         ]
         assert rooms.calls == []
 
     def test_logging_is_set_up(self, rooms: Rooms, capsys: pytest.CaptureFixture[str]) -> None:
         """The exporter starts with logging at the chosen level and format, on standard error."""
 
-        def start(*_: object) -> int:
+        def start(*_: object, **_named: object) -> int:
             logging.getLogger("ckpt_exporter.x").info("hidden")
             logging.getLogger("ckpt_exporter.x").warning("seen")
             return 0
