@@ -46,9 +46,11 @@ class Site:
         return client
 
     def raw(self, sent: bytes) -> bytes:
-        """Send bytes and return all that comes back."""
+        """Send bytes and nothing more, and return all that comes back."""
         client = self.connect()
         client.sendall(sent)
+        with contextlib.suppress(OSError):  # the server has gone already
+            client.shutdown(socket.SHUT_WR)
         return read_all(client)
 
 
@@ -65,6 +67,7 @@ def ask(port: int) -> bytes:
     """Send a small request on a connection of its own and return the answer."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
         return read_all(client)
 
 
