@@ -405,6 +405,14 @@ class ConfigStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class WebStatus:
+    """The web server: what it turned away by reason, and the last (re)load of its file, None without one."""
+
+    rejected: dict[str, int] = field(default_factory=dict)
+    config: ConfigStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuBackendStatus:
     """State of the source of GPU readings. ``mapping_known``: processes on GPUs can be told apart by run."""
 
@@ -428,3 +436,4 @@ class Snapshot:
     gpu_backend: GpuBackendStatus | None = None  # None: no GPU part
     gpus: tuple[GpuStatus, ...] = ()
     sources_healthy: dict[str, bool] = field(default_factory=dict)
+    web: WebStatus = field(default_factory=WebStatus)

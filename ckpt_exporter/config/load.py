@@ -274,6 +274,8 @@ def _read_overrides(
         if value is None:
             continue
         key = by_path[path]
+        if key.repeatable and isinstance(value, list) and len(value) == 1:
+            (value,) = value
         try:
             read = key.read(_absolute(value, cwd) if key.is_path and isinstance(value, str) else value)
         except InvalidValueError as wrong:

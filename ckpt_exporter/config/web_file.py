@@ -10,7 +10,7 @@ from typing import Any
 
 from ckpt_exporter.config.document import Document, Path, read_document
 from ckpt_exporter.config.load import got
-from ckpt_exporter.config.values import InvalidValueError, Read
+from ckpt_exporter.config.values import InvalidValueError, Read, read_switch
 from ckpt_exporter.config.web_values import (
     CIPHER_SUITES,
     FILES,
@@ -22,7 +22,6 @@ from ckpt_exporter.config.web_values import (
     VERIFYING,
     header_reader,
     read_hash,
-    read_switch,
 )
 from ckpt_exporter.errors import ConfigError
 from ckpt_exporter.logs import one_line

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
 
-from ckpt_exporter.config.values import InvalidValueError, Read, one_of, read_text
+from ckpt_exporter.config.values import InvalidValueError, Read, one_of, read_switch, read_text
 
 # In Go's words, as the format has them. Which of them mean what here is decided in ``_check_client_auth``.
 CLIENT_AUTH_TYPES: Final = (
@@ -64,13 +64,6 @@ _GO_UNIT_SECONDS: Final = {
     "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600),
 }  # fmt: skip
 _MAX_INTERVAL_SECONDS: Final = 86400
-
-
-def read_switch(value: object) -> bool:
-    """Return true or false."""
-    if not isinstance(value, bool):
-        raise InvalidValueError("must be true or false")
-    return value
 
 
 def _read_pem(value: object) -> str:

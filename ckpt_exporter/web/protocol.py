@@ -97,8 +97,9 @@ class _Exchange(BaseHTTPRequestHandler):
         elif not _well_formed(self._head):
             self.send_error(HTTPStatus.BAD_REQUEST, "malformed request")
         elif self.parse_request():
-            self.keep = self._may_keep()
-            self._send(self._response())
+            response = self._response()
+            self.keep = self._may_keep() and response.status != HTTPStatus.BAD_REQUEST
+            self._send(response)
 
     def _may_keep(self) -> bool:
         """Tell whether the next byte of the connection, if any, begins another request."""
@@ -143,8 +144,9 @@ class _Exchange(BaseHTTPRequestHandler):
     def _log(self, response: Response) -> None:
         elapsed = time.perf_counter() - self._started
         size = len(response.body)
+        asked = self.requestline or self.raw_requestline[:200].decode("latin-1").rstrip()
         client = self.client_address[0]
-        _LOG.debug("%s %a %d %d bytes %.6f s", client, self.requestline, response.status, size, elapsed)
+        _LOG.debug("%s %a %d %d bytes %.6f s", client, asked, response.status, size, elapsed)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         status = HTTPStatus(code)

@@ -259,4 +259,4 @@ def test_requests_are_logged_at_debug_only(site: Site, caplog: pytest.LogCapture
     message = caplog.records[0].getMessage()
     assert message.startswith("127.0.0.1 ")
     assert "\\x1b[31m" in message
-    assert " 404 " in message
+    assert " 400 " in message
