@@ -15,7 +15,8 @@ from ckpt_exporter.web.server import WebServer
 from tests.unit.export_sample import sample_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from ckpt_exporter.web.connections import Limits
 
@@ -80,7 +81,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @contextlib.contextmanager
-def serving(telemetry_path: str = "/metrics", limits: Limits | None = None) -> Iterator[Site]:
+def serving(
+    telemetry_path: str = "/metrics",
+    limits: Limits | None = None,
+    config_file: Path | None = None,
+    addresses: Sequence[str] = ("127.0.0.1:0",),
+) -> Iterator[Site]:
     """Run a server with the sample data on a free port of the loopback address."""
     health = {"healthy": True, "ready": True}
     page: list[Callable[[], str]] = [StatusPage(sample_snapshot, started=0.0, telemetry_path=telemetry_path)]
@@ -89,13 +95,14 @@ def serving(telemetry_path: str = "/metrics", limits: Limits | None = None) -> I
         return page[0]()
 
     server = WebServer(
-        "127.0.0.1:0",
+        addresses,
         telemetry_path,
         build_registry(sample_snapshot),
         current_page,
         lambda: health["healthy"],
         lambda: health["ready"],
         limits=limits,
+        config_file=None if config_file is None else str(config_file),
     )
     server.start()
     site = Site(server, health, page)
