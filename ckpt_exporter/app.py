@@ -40,6 +40,7 @@ from ckpt_exporter.model import (
     Save,
     Snapshot,
     Stall,
+    WebStatus,
 )
 from ckpt_exporter.recording import Recorder
 from ckpt_exporter.sources.following import Following
@@ -50,6 +51,8 @@ from ckpt_exporter.sources.simulated import SimulatedGpus
 from ckpt_exporter.sources.storage import StorageSource
 from ckpt_exporter.sources.watch import WatchSource
 from ckpt_exporter.sources.who import WritersSource
+from ckpt_exporter.systemd import ServiceManager, take_sockets
+from ckpt_exporter.web.connections import Limits
 from ckpt_exporter.web.pages.status import StatusPage
 from ckpt_exporter.web.server import WebServer
 
@@ -58,6 +61,8 @@ _LOG = logging.getLogger("ckpt_exporter")
 # How often quiet saves are looked at; a save's times do not depend on it. Nothing can end while none is open.
 TICK_SECONDS = 0.25
 IDLE_TICK_SECONDS = 1.0
+# A directory that is not there by then is a state like any other, and the start is over.
+SETTLE_SECONDS = 5.0
 
 
 # A clock that differs from the monotonic one by more than this since the start was set, not disciplined.
@@ -86,6 +91,7 @@ class Exporter:
     ) -> None:
         self.config = config
         self._clock = clock
+        self._started = clock()
         self._recorder = recorder
         self._recording_status = RecordingStatus() if recorder is not None else None
         self._config_status = _loaded(config, ConfigStatus())
@@ -129,6 +135,9 @@ class Exporter:
             ),
             healthy=lambda: self._watch.healthy,
             ready=lambda: True,
+            limits=Limits(requests=config.web.max_requests),
+            config_file=config.web.config_file,
+            sockets=take_sockets(os.environ) if config.web.systemd_socket else (),
         )
 
     @property
@@ -186,6 +195,7 @@ class Exporter:
 
     def reload(self, read: Callable[[], Config]) -> None:
         """Take over the configuration that ``read`` returns; a bad one leaves the old one in force."""
+        self._web.reload()
         try:
             config = read()
         except CkptExporterError as error:
@@ -228,6 +238,7 @@ class Exporter:
             sources_healthy={"watch": self._watch.healthy, "storage": self._storage.healthy},
             history=self._history.status() if self._history is not None else None,
             recording=self._recording_status,
+            web=self._web_status(),
         )
 
     def release_gpus(self) -> None:
@@ -235,6 +246,21 @@ class Exporter:
         if self._gpus is not None:
             self._gpus.release()
             log_event(_LOG, logging.INFO, "GPU handles released for a while", backend=self._gpu_backend)
+
+    def report(self, service: ServiceManager) -> None:
+        """Tell the service manager how it goes. What it could not mend by a restart is no reason for one."""
+        watches = self._watch.statuses()
+        up = sum(watch.up for watch in watches)
+        service.update(
+            ready=up == len(watches) or self._clock() - self._started >= SETTLE_SECONDS,
+            healthy=self._watch.dispatching and self._storage.healthy,
+            status=f"watching {up} of {len(watches)} directories" + (", saving" if self._is_saving() else ""),
+        )
+
+    def _web_status(self) -> WebStatus:
+        read = self._web.config_status
+        config = ConfigStatus(read.successful, read.success_unix) if read is not None else None
+        return WebStatus(self._web.rejected, config)
 
     def _gpu_status(self) -> GpuBackendStatus | None:
         gpus = self._gpus
@@ -439,6 +465,7 @@ def run_exporter(
     sys.setswitchinterval(0.002)
     signals = _Signals()
     reloadable = config_file is not None or config.include.directory is not None
+    service = ServiceManager(os.environ)
     with recording_to(record_path, config) as recorder, _following(fragments, signals.on_change):
         exporter = Exporter(config, recorder=recorder, gpus=gpus)
         exporter.start()
@@ -454,14 +481,17 @@ def run_exporter(
                 if signals.reload:
                     signals.reload = False
                     if reloadable:
+                        service.reloading()
                         exporter.reload(read)
                     else:
                         log_event(_LOG, logging.WARNING, "nothing to reload: no --config.file was given")
                 if signals.follow and fragments is not None:
                     signals.follow = False
                     exporter.follow(fragments)
-                wait_seconds = exporter.tick()
+                wait_seconds = min(exporter.tick(), service.pause_seconds)
+                exporter.report(service)
         finally:
+            service.stopping()
             exporter.stop()
     log_event(_LOG, logging.INFO, "stopped")
     return 0

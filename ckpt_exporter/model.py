@@ -453,6 +453,14 @@ class ConfigStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class WebStatus:
+    """The web server: what it turned away by reason, and the last (re)load of its file, None without one."""
+
+    rejected: dict[str, int] = field(default_factory=dict)
+    config: ConfigStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuBackendStatus:
     """State of the source of GPU readings. ``mapping_known``: processes on GPUs can be told apart by run."""
 
@@ -498,3 +506,4 @@ class Snapshot:
     sources_healthy: dict[str, bool] = field(default_factory=dict)
     history: HistoryStatus | None = None  # None: no history is kept
     recording: RecordingStatus | None = None  # None: nothing is recorded
+    web: WebStatus = field(default_factory=WebStatus)

@@ -83,14 +83,39 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    file = str(arguments.config_file)
+    file, web_file = arguments.config_file, arguments.web_config_file
+    if file is None and web_file is None:
+        raise UsageError("nothing to check: write --config.file=FILE or --web.config.file=FILE")
     layouts = _layout_names()
-    config = Fragments(lambda: load_config(file, layouts), layouts).read()
-    if config.refused:
-        raise ConfigError(list(config.refused))
-    count = len(config.directories)
-    print(f"{one_line(file)}: ok ({count} {'directory' if count == 1 else 'directories'})")
+    said, problems = [], list[str]()
+    if file is not None:
+        try:
+            config = Fragments(lambda: load_config(file, layouts), layouts).read()
+            problems += config.refused
+            count = len(config.directories)
+            said.append(f"{one_line(file)}: ok ({count} {'directory' if count == 1 else 'directories'})")
+            web_file = web_file or config.web.config_file
+        except ConfigError as error:
+            problems += error.problems
+    if web_file is not None:
+        try:
+            said.append(f"{one_line(web_file)}: ok ({_web_summary(web_file)})")
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    print("\n".join(said))
     return EXIT_OK
+
+
+def _web_summary(file: str) -> str:
+    from ckpt_exporter.web.security import read_security  # noqa: PLC0415 (loads the web room)
+
+    settings = read_security(file).settings
+    tls = settings.tls if settings is not None else None
+    users = len(settings.users) if settings is not None else 0
+    clients = f" and {tls.client_auth_type}" if tls is not None else ""
+    return f"{'TLS' if tls is not None else 'no TLS'}{clients}, {users} {'user' if users == 1 else 'users'}"
 
 
 def _add_run(parser: Parser) -> None:
@@ -122,7 +147,11 @@ def _add_demo(parser: Parser) -> None:
 
 
 def _add_check(parser: Parser) -> None:
-    add_config_file(parser, required=True)
+    add_config_file(parser, required=False)
+    parser.add_argument(
+        "--web.config.file", dest="web_config_file", metavar="FILE", type=file_name,
+        help="web configuration (certificates, users): alone, or in place of the one that the file names",
+    )  # fmt: skip
 
 
 RUN: Final = Command("Watch directories and serve their metrics.", _add_run, _run)

@@ -57,10 +57,15 @@ def unknown_argument(argument: str, parser: argparse.ArgumentParser) -> str:
 
 def add_override(parser: Parser, key: Key) -> None:
     """Add the flag that overrides one key of the configuration file, if it has one."""
-    if key.flag is not None:
+    if key.type == "switch" and key.flag is not None:
+        parser.add_argument(
+            key.flag, dest=key.path.replace(".", "_"), action="store_const", const=True, help=key.help
+        )
+    elif key.flag is not None:
         kind = key.type.removesuffix(" or null").replace(" ", "_").upper()
         parser.add_argument(
             key.flag, dest=key.path.replace(".", "_"), metavar=kind,
+            action="append" if key.repeatable else "store",
             help=f"{key.help} (default: {key.default if key.default is not None else 'none'})",
         )  # fmt: skip
 

@@ -287,10 +287,12 @@ def _read_overrides(
 ) -> dict[str, dict[str, Any]]:
     sections: dict[str, dict[str, Any]] = {}
     by_path = {key.path: key for key in table if key.flag is not None}
-    for path, value in overrides.items():
-        if value is None:
+    for path, given in overrides.items():
+        if given is None:
             continue
         key = by_path[path]
+        once = key.repeatable and isinstance(given, list) and len(given) == 1
+        value = given[0] if once and isinstance(given, list) else given
         try:
             read = key.read(_absolute(value, cwd) if key.is_path and isinstance(value, str) else value)
         except InvalidValueError as wrong:

@@ -12,11 +12,13 @@ from ckpt_exporter.config.values import (
     optional,
     read_duration,
     read_file_path,
-    read_listen_address,
+    read_listen_addresses,
     read_name,
     read_pattern,
     read_size,
+    read_switch,
     read_telemetry_path,
+    whole_number,
 )
 from ckpt_exporter.model import DetectSettings, DirectorySettings
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 GPU_BACKENDS: Final = ("auto", "nvml", "none", "simulated")
 _YEAR_SECONDS: Final = 365 * 86400  # longer waits are a mistake in the unit
+_MAX_REQUESTS: Final = 1000
 _MAX_SAMPLE_HZ: Final = 100  # drivers refresh their counters less often than that
 
 
@@ -47,11 +50,17 @@ class HistorySettings:
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """Where to listen, and the file with certificates and users."""
+    """Where to listen, the file with certificates and users, and how many requests may be in work at once.
 
-    listen_address: str = ":10047"
+    ``listen_address`` is a tuple where several are given; ``systemd_socket`` takes the service manager's
+    sockets in its place.
+    """
+
+    listen_address: str | tuple[str, ...] = ":10047"
     telemetry_path: str = "/metrics"
     config_file: str | None = None
+    systemd_socket: bool = False
+    max_requests: int = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,7 @@ class Key:
     many: bool = False
     field: str = ""
     flag: str | None = None
+    repeatable: bool = False  # the flag may be given several times
 
     @property
     def path(self) -> str:
@@ -228,9 +238,9 @@ def _web_keys() -> tuple[Key, ...]:
     section = "web"
     return (
         Key(
-            section, "listen_address", "address", _WEB.listen_address, read_listen_address,
-            "Address and port; without an address all of them, IPv4 and IPv6.", '":10047"',
-            flag="--web.listen-address",
+            section, "listen_address", "address", _WEB.listen_address, read_listen_addresses,
+            "Address and port; without an address all of them, IPv4 and IPv6. May be a list of several.",
+            '":10047"', flag="--web.listen-address", repeatable=True,
         ),
         Key(
             section, "telemetry_path", "URL path", _WEB.telemetry_path, read_telemetry_path,
@@ -240,6 +250,15 @@ def _web_keys() -> tuple[Key, ...]:
             section, "config_file", "path or null", _WEB.config_file, optional(read_file_path),
             "File with certificates and users, in the format of Prometheus exporters.",
             "/etc/ckpt-exporter/web.yml", flag="--web.config.file",
+        ),
+        Key(
+            section, "systemd_socket", "switch", _WEB.systemd_socket, read_switch,
+            "Listen on the sockets that systemd hands over, in place of `listen_address`.", "false",
+            flag="--web.systemd-socket",
+        ),
+        Key(
+            section, "max_requests", "number", _WEB.max_requests, whole_number(1, _MAX_REQUESTS),
+            "Requests in work at once, at most 1000; more are answered 503.", "40", flag="--web.max-requests",
         ),
     )  # fmt: skip
 

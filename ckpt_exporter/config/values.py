@@ -59,6 +59,13 @@ def read_name(value: object) -> str:
     return text
 
 
+def read_switch(value: object) -> bool:
+    """Return true or false."""
+    if not isinstance(value, bool):
+        raise InvalidValueError("must be true or false")
+    return value
+
+
 def read_pattern(value: object) -> str:
     """Return a pattern of file names."""
     text = read_text(value)
@@ -128,6 +135,19 @@ def number_up_to(maximum: float) -> Read:
     return read
 
 
+def whole_number(minimum: int, maximum: int) -> Read:
+    """Make a reader of whole numbers; flags bring them as text."""
+
+    def read(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            raise InvalidValueError(f"must be a whole number from {minimum} to {maximum}")
+        return value
+
+    return read
+
+
 def read_size(value: object) -> int:
     """Return bytes from a whole number or text such as ``1MiB`` (1024²) and ``500kB`` (1000)."""
     if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
@@ -191,6 +211,16 @@ def read_listen_address(value: object) -> str:
         raise InvalidValueError(_ADDRESS_ADVICE)
     split_listen_address(value)
     return value
+
+
+def read_listen_addresses(value: object) -> str | tuple[str, ...]:
+    """Return one listen address, or of a list all of them; one that is alone is not a list any more."""
+    if not isinstance(value, list | tuple):
+        return read_listen_address(value)
+    addresses = tuple(map(read_listen_address, value))
+    if not addresses or len(set(addresses)) < len(addresses):
+        raise InvalidValueError("must be an address, or a list of different ones")
+    return addresses if len(addresses) > 1 else addresses[0]
 
 
 def read_telemetry_path(value: object) -> str:

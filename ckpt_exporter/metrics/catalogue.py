@@ -192,6 +192,15 @@ METRICS: tuple[Metric, ...] = (
            "1 if the last load of the configuration worked; 0 while an older one stays in force."),
     Metric("ckpt_config_last_reload_success_timestamp_seconds", "gauge", (), "itself",
            "Unix time of the last successful load of the configuration; absent before one."),
+    Metric("ckpt_web_config_last_reload_successful", "gauge", (), "itself",
+           "1 if the last load of the web-config file, with its certificates and users, worked; 0 while an"
+           " older one stays in force; absent without such a file."),
+    Metric("ckpt_web_config_last_reload_success_timestamp_seconds", "gauge", (), "itself",
+           "Unix time of the last successful load of the web-config file; absent without such a file."),
+    Metric("ckpt_web_rejected_total", "counter", ("reason",), "itself",
+           "Requests and connections turned away, by reason: busy (too many requests in work), crowded "
+           "(closed for a newer connection), rate_limited, slow (request or reading took too long), tls "
+           "(the handshake failed), unauthorized (no or a wrong password)."),
     Metric("ckpt_collector_success", "gauge", ("collector",), "scrape",
            "1 if this collector worked in this scrape; at 0 its metrics are left out of the scrape."),
     Metric("ckpt_collector_duration_seconds", "gauge", ("collector",), "scrape",

@@ -228,6 +228,11 @@ def collect_itself(build: Build, snapshot: Snapshot, out: Families) -> None:
     out.add("ckpt_config_last_reload_successful", config.successful)
     loaded = config.success_unix if config.success_unix > 0 else None
     out.add("ckpt_config_last_reload_success_timestamp_seconds", loaded)
+    if (web := snapshot.web.config) is not None:
+        out.add("ckpt_web_config_last_reload_successful", web.successful)
+        out.add("ckpt_web_config_last_reload_success_timestamp_seconds", web.success_unix)
+    for reason, count in sorted(snapshot.web.rejected.items()):
+        out.add("ckpt_web_rejected_total", count, reason=reason)
 
 
 def collect_history(snapshot: Snapshot, out: Families) -> None:

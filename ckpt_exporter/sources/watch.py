@@ -158,6 +158,15 @@ class WatchSource:
         )
         return alive and now - observer.beat_at < self._settings.hung_seconds
 
+    @property
+    def dispatching(self) -> bool:
+        """True while facts are handed on, whatever single mounts do: a restart could mend no more."""
+        with self._lock:
+            observer = self._observer
+        if observer is None or not observer.is_alive():
+            return False
+        return self._clock() - observer.beat_at < self._settings.hung_seconds
+
     def saving(self, name: str) -> bool:
         """Tell whether a file is open for writing below the directory of that name."""
         emitter = self._emitters.get(name)

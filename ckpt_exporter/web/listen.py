@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from dataclasses import dataclass
 
@@ -55,9 +56,11 @@ def open_listener(address: ListenAddress) -> socket.socket:
 
 
 def bound_address(listener: socket.socket) -> ListenAddress:
-    """Return where a socket listens, with the port that was chosen for port 0."""
-    host, port = listener.getsockname()[:2]
-    return ListenAddress(host, port)
+    """Return where a socket listens, with the port that was chosen for port 0; a path has port 0."""
+    name = listener.getsockname()
+    if listener.family == socket.AF_UNIX:
+        return ListenAddress(os.fsdecode(name), 0)
+    return ListenAddress(name[0], name[1])
 
 
 def _listen_everywhere(port: int) -> socket.socket:

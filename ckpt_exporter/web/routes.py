@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 HEALTHY_PATH = "/-/healthy"
 READY_PATH = "/-/ready"
+HEALTH_PATHS = (HEALTHY_PATH, READY_PATH)
 STATUS_PATH = "/"
 
 _ALLOWED_METHODS = ("GET", "HEAD")
@@ -27,12 +28,16 @@ _MAX_QUERY_FIELDS = 100
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One parsed request; header names are lower case, repeated ones joined by commas."""
+    """One parsed request; header names are lower case, repeated ones joined by commas.
+
+    ``client`` is the address that it came from, without its port.
+    """
 
     method: str
     path: str
     query: str
     headers: Mapping[str, str]
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ def check_telemetry_path(path: str) -> None:
     """Raise ``UsageError`` for a path that can't be requested or is taken."""
     if not path.startswith("/") or path.startswith("//") or not path.isprintable() or set(path) & set("?# "):
         raise UsageError(f"--web.telemetry-path: want a path such as /metrics (got {path!r})")
-    if path in (HEALTHY_PATH, READY_PATH):
+    if path in HEALTH_PATHS:
         raise UsageError(f"--web.telemetry-path: {path} is taken by the health checks, choose another")
 
 

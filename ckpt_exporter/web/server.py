@@ -1,31 +1,37 @@
-"""The web server: a listening socket, limits on connections, and routes, put together."""
+"""The web server: listening sockets, limits on connections, who may ask, and routes, put together."""
 
 from __future__ import annotations
 
-from functools import partial
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from ckpt_exporter.web.connections import Connections, Limits
-from ckpt_exporter.web.listen import ListenAddress, bound_address, open_listener, parse_listen_address
-from ckpt_exporter.web.protocol import answer
-from ckpt_exporter.web.routes import Routes
+from ckpt_exporter.web.listen import bound_address, open_listener, parse_listen_address
+from ckpt_exporter.web.protocol import Reply, answer
+from ckpt_exporter.web.routes import Request, Response, Routes
+from ckpt_exporter.web.security import SecurityFile, SecurityStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from prometheus_client import CollectorRegistry
+
+_REFUSALS = {HTTPStatus.UNAUTHORIZED: "unauthorized", HTTPStatus.TOO_MANY_REQUESTS: "rate_limited"}
 
 
 class WebServer:
-    """Serves metrics, status page and health checks by HTTP.
+    """Serves metrics, status page and health checks by HTTP, or HTTPS where the web-config file says so.
 
-    ``page``, ``healthy`` and ``ready`` run in request threads and must read memory only. Raises
-    ``UsageError`` for a malformed address or path.
+    ``page``, ``healthy`` and ``ready`` run in request threads and must read memory only. ``sockets`` that
+    listen already, from a service manager, take the place of the addresses. Raises ``UsageError`` for a
+    malformed address or path, ``ConfigError`` for a bad web-config file.
     """
 
     def __init__(  # noqa: PLR0917 (each part is injected)
         self,
-        listen_address: str,
+        listen_address: str | Sequence[str],
         telemetry_path: str,
         registry: CollectorRegistry,
         page: Callable[[], str],
@@ -33,36 +39,88 @@ class WebServer:
         ready: Callable[[], bool],
         *,
         limits: Limits | None = None,
+        config_file: str | None = None,
+        sockets: Sequence[socket.socket] = (),
     ) -> None:
-        self._wanted = parse_listen_address(listen_address)
+        addresses = (listen_address,) if isinstance(listen_address, str) else tuple(listen_address)
+        self._wanted = tuple(map(parse_listen_address, addresses))
+        self._sockets = tuple(sockets)
         self._routes = Routes(telemetry_path, registry, page, healthy, ready)
         self._limits = limits or Limits()
-        self._bound: ListenAddress | None = None
+        self._security = SecurityFile(config_file)
+        self._bound: tuple[str, ...] = ()
+        self._port = self._wanted[0].port
         self._connections: Connections | None = None
+        self._lock = threading.Lock()
+        self._turned_away = Counter(dict.fromkeys(_REFUSALS.values(), 0))
 
     def start(self) -> None:
-        """Listen and serve; raise ``CkptExporterError`` when the address can't be had."""
-        listener = open_listener(self._wanted)
-        self._bound = bound_address(listener)
-        self._connections = Connections(listener, partial(_respond, self._routes), self._limits)
+        """Listen and serve; raise ``CkptExporterError``, with nothing open, when an address can't be had."""
+        listeners = list(self._sockets)
+        try:
+            if not listeners:
+                for wanted in self._wanted:
+                    listeners.append(open_listener(wanted))  # noqa: PERF401 (what is open must be closed)
+        except BaseException:
+            for listener in listeners:
+                listener.close()
+            raise
+        bound = [bound_address(listener) for listener in listeners]
+        self._bound, self._port = tuple(map(str, bound)), bound[0].port
+        self._connections = Connections(
+            listeners, self._respond, self._limits, gate=lambda: self._security.current.gate
+        )
         self._connections.start()
+        self._security.start()
 
     def stop(self) -> None:
         """Stop serving and close all connections, in less than a second; harmless when not started."""
+        self._security.stop()
         connections, self._connections = self._connections, None
         if connections is not None:
             connections.stop()
 
+    def reload(self) -> None:
+        """Read the web-config file again now; a bad one leaves the old one in force."""
+        self._security.reload()
+
     @property
     def address(self) -> str:
-        """``HOST:PORT`` as bound; as asked for before ``start``."""
-        return str(self._bound or self._wanted)
+        """``HOST:PORT`` as bound, the first of several; as asked for before ``start``."""
+        return self.addresses[0]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Every address as bound; as asked for before ``start``."""
+        return self._bound or tuple(map(str, self._wanted))
 
     @property
     def port(self) -> int:
-        """The port as bound; as asked for before ``start``."""
-        return (self._bound or self._wanted).port
+        """The first port as bound; as asked for before ``start``."""
+        return self._port
 
+    @property
+    def config_status(self) -> SecurityStatus | None:
+        """Outcome of the last reading of the web-config file; None without one."""
+        return self._security.status
 
-def _respond(routes: Routes, head: bytes, client: str) -> bytes:
-    return answer(head, client, routes)
+    @property
+    def rejected(self) -> dict[str, int]:
+        """Count of connections cut off and requests turned away, by reason."""
+        connections = self._connections
+        with self._lock:
+            counted = dict(self._turned_away)
+        return counted | (dict(connections.refused) if connections is not None else {})
+
+    def _respond(self, head: bytes, client: str) -> Reply:
+        security = self._security.current
+
+        def respond(request: Request) -> Response:
+            refusal = security.refusal(request)
+            if refusal is None:
+                return self._routes.respond(request)
+            with self._lock:
+                self._turned_away[_REFUSALS[HTTPStatus(refusal.status)]] += 1
+            return refusal
+
+        return answer(head, client, respond, security.headers)

@@ -21,6 +21,7 @@ from ckpt_exporter.model import (
     StorageStatus,
     WatchCounters,
     WatchStatus,
+    WebStatus,
     Writers,
 )
 
@@ -237,6 +238,10 @@ def sample_snapshot() -> Snapshot:
             events={"create": 40, "close_write": 38, "moved": 3},
         ),
         config=ConfigStatus(successful=False, success_unix=1764466800.0),
+        web=WebStatus(
+            {"busy": 0, "crowded": 1, "rate_limited": 0, "slow": 2, "tls": 3, "unauthorized": 4},
+            ConfigStatus(successful=True, success_unix=1764466900.0),
+        ),
         gpu_backend=GPU_BACKEND,
         gpus=GPUS,
         sources_healthy={"inotify": True, "storage": False},

@@ -215,7 +215,7 @@ class TestMistakes:
         ("argv", "expected"),
         [
             ([], "the following arguments are required: COMMAND (see ckpt-exporter --help)"),
-            (["check"], "the following arguments are required: --config.file (see ckpt-exporter check --help)"),
+            (["check"], "nothing to check: write --config.file=FILE or --web.config.file=FILE"),
             (["replay"], "the following arguments are required: FILE (see ckpt-exporter replay --help)"),
             (["run", "--watch"], "argument --watch: expected at least one argument (see ckpt-exporter run --help)"),
             (["run", "--wach", "/a"], "unknown option --wach, did you mean --watch? (see ckpt-exporter run --help)"),

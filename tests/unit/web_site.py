@@ -15,7 +15,8 @@ from ckpt_exporter.web.server import WebServer
 from tests.unit.export_sample import sample_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from ckpt_exporter.web.connections import Limits
 
@@ -46,9 +47,11 @@ class Site:
         return client
 
     def raw(self, sent: bytes) -> bytes:
-        """Send bytes and return all that comes back."""
+        """Send bytes and nothing more, and return all that comes back."""
         client = self.connect()
         client.sendall(sent)
+        with contextlib.suppress(OSError):  # the server has gone already
+            client.shutdown(socket.SHUT_WR)
         return read_all(client)
 
 
@@ -65,6 +68,7 @@ def ask(port: int) -> bytes:
     """Send a small request on a connection of its own and return the answer."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
         return read_all(client)
 
 
@@ -77,7 +81,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @contextlib.contextmanager
-def serving(telemetry_path: str = "/metrics", limits: Limits | None = None) -> Iterator[Site]:
+def serving(
+    telemetry_path: str = "/metrics",
+    limits: Limits | None = None,
+    config_file: Path | None = None,
+    addresses: Sequence[str] = ("127.0.0.1:0",),
+) -> Iterator[Site]:
     """Run a server with the sample data on a free port of the loopback address."""
     health = {"healthy": True, "ready": True}
     page: list[Callable[[], str]] = [StatusPage(sample_snapshot, started=0.0, telemetry_path=telemetry_path)]
@@ -86,13 +95,14 @@ def serving(telemetry_path: str = "/metrics", limits: Limits | None = None) -> I
         return page[0]()
 
     server = WebServer(
-        "127.0.0.1:0",
+        addresses,
         telemetry_path,
         build_registry(sample_snapshot),
         current_page,
         lambda: health["healthy"],
         lambda: health["ready"],
         limits=limits,
+        config_file=None if config_file is None else str(config_file),
     )
     server.start()
     site = Site(server, health, page)
