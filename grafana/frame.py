@@ -24,16 +24,12 @@ TAG: Final = "ckpt-exporter"
 WINDOWS: Final = ("15m", "1h", "6h", "1d", "7d")
 # Where the runbooks are read; the alerts' annotations name the same place.
 RUNBOOKS: Final = "https://ckpt-exporter.example/runbooks"
+_SAME_CHOICE: Final = "${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}&${job:queryparam}"
 TO_DIRECTORY: Final = (
     "Show directory",
-    "/d/ckpt-directory?${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}&${job:queryparam}"
-    "&var-dir=${__data.fields.Directory}",
+    f"/d/ckpt-directory?{_SAME_CHOICE}&var-dir=${{__data.fields.Directory}}",
 )
-TO_NODE: Final = (
-    "Show node",
-    "/d/ckpt-node?${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}&${job:queryparam}"
-    "&var-instance=${__field.labels.instance}",
-)
+TO_NODE: Final = ("Show node", f"/d/ckpt-node?{_SAME_CHOICE}&var-instance=${{__field.labels.instance}}")
 
 
 @dataclass(frozen=True, slots=True)

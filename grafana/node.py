@@ -124,6 +124,9 @@ def _resident() -> stat.Panel:
 
 
 def _dropped() -> stat.Panel:
+    lost = (
+        f"{increase(nodes('ckpt_events_dropped_total'))}\n+ {increase(nodes('ckpt_watch_overflows_total'))}"
+    )
     return stat_panel(
         Frame(
             "Events lost",
@@ -133,11 +136,7 @@ def _dropped() -> stat.Panel:
             4,
             runbook="ckptwatchoverflowing",
         ),
-        [
-            Query(
-                f"{increase(nodes('ckpt_events_dropped_total'))} + {increase(nodes('ckpt_watch_overflows_total'))}"
-            )
-        ],
+        [Query(lost)],
         COUNT,
         steps=NONE_IS_GOOD,
         no_value="absent",

@@ -1,7 +1,7 @@
 """PromQL building blocks of all dashboards.
 
-Sums are taken over increases, never increases over sums, so that a restart of one exporter is no loss. Numerator
-and denominator are aggregated apart, and a denominator of 0 gives no value instead of NaN.
+Sums are taken over increases, never increases over sums, so that a restart of one exporter is no loss.
+Numerator and denominator are aggregated apart, and a denominator of 0 gives no value instead of NaN.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def bubble_share(window: str = RANGE, *, ago: str = "") -> str:
 
 
 def own_share(metric: str, window: str = RANGE) -> str:
-    """Return what a counter of GPU-seconds is of the GPU time observed on the nodes that saved to the"""
-    "directory."
+    """Return a counter of GPU-seconds as a share of the time observed on the nodes that saved here."""
     saving = increase(dirs("ckpt_saves_total"), window, by=NODE_LABELS)
     observed = (
         f"sum (\n  increase({nodes('ckpt_gpu_observed_seconds_total')}[{window}])\n"
