@@ -108,7 +108,7 @@ def _query(
 
 def _other_dashboards() -> builders.DashboardLink:
     link = builders.DashboardLink("Checkpoints").type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
-    return link.as_dropdown(False).keep_time(True).include_vars(True)  # noqa: FBT003 (builder)
+    return link.as_dropdown(False).keep_time(True).include_vars(False)  # noqa: FBT003 (builder)
 
 
 def _save_marker(which: str, color: str) -> dict[str, Any]:
