@@ -28,11 +28,14 @@ from grafana.promql import (
     per_save,
 )
 from grafana.shared import (
+    ACTIVITY_AXIS,
     BANDWIDTH,
     BYTES,
+    CLOCK,
     COUNT,
     SECONDS,
     SHARE,
+    SHARE_AXIS,
     SHARE_STEPS,
     duration_quantiles_panel,
     measuring_panel,
@@ -58,6 +61,7 @@ def directory_dashboard() -> dict[str, Any]:
         since="now-6h",
         window="1h",
         one=frozenset({"dir"}),
+        marked=frozenset({"GPU activity against write bandwidth"}),
     )
     overview = [*_headline(), _hero(), _durations(), _bandwidths(), phases_panel(8)]
     space: list[Builder] = [_sizes(), _kept(), _free(), _places(), _runs()]
@@ -111,7 +115,7 @@ def _since() -> stat.Panel:
             runbook="ckptsaveoverdue",
         ),
         [Query(f"time() - max ({newest})")],
-        Scale("s", 0),
+        CLOCK,
         no_value=NO_SAVE,
     )
 
@@ -124,10 +128,10 @@ def _duration() -> stat.Panel:
             "slowest node. Not measured when its bytes were moved in.",
             3,
             4,
-            runbook="ckptsaveslow",
+            runbook="ckptbandwidthregression",
         ),
         [Query(f"max ({of_newest_save('ckpt_last_save_duration_seconds')})")],
-        Scale("s", 1, lowest=0.0),
+        CLOCK,
     )
 
 
@@ -150,7 +154,7 @@ def _bubble() -> stat.Panel:
             4,
         ),
         [Query(f"avg ({of_newest_save('ckpt_last_save_bubble_seconds')})")],
-        Scale("s", 1, lowest=0.0),
+        CLOCK,
     )
 
 
@@ -167,7 +171,7 @@ def _open() -> stat.Panel:
             runbook="ckptsavestalled",
         ),
         [Query(age, "open for"), Query(stalled, "bytes")],
-        Scale("s", 0, lowest=0.0),
+        CLOCK,
         texts={"0": ("none open", "text")},
         named=True,
     )
@@ -189,21 +193,20 @@ def _hero() -> timeseries.Panel:
             "starts and ends of saves. Saves shorter than a few scrapes may leave no dip here; the "
             "counters have them all the same.",
             24,
-            9,
+            10,
         ),
         [
             Query(f"avg (\n  {activity}\n)", "GPU activity, mean"),
             Query(f"min (\n  {activity}\n)", "GPU activity, lowest GPU"),
             Query(f"sum (rate({dirs('ckpt_written_bytes_total')}[$__rate_interval]))", "write bandwidth"),
         ],
-        Scale("percentunit", 0, lowest=0.0, highest=1.0),
-        values=("lastNotNull", "min", "max"),
+        ACTIVITY_AXIS,
     )
     panel.axis_label("GPU activity").axis_soft_max(1.0)
     panel.override_by_name("GPU activity, mean", [fixed("green")])
     panel.override_by_name("GPU activity, lowest GPU", [fixed("dark-green"), _value("custom.lineWidth", 1)])
     bandwidth = {
-        "unit": "Bps", "decimals": 2, "max": None, "custom.axisPlacement": "right",
+        "unit": "Bps", "max": None, "custom.axisPlacement": "right",
         "custom.axisLabel": "write bandwidth", "custom.fillOpacity": 35, "custom.lineWidth": 1,
     }  # fmt: skip
     looks = [fixed("blue"), *(_value(name, value) for name, value in bandwidth.items())]
@@ -218,7 +221,7 @@ def _durations() -> timeseries.Panel:
             "window, which also has the saves between two scrapes.",
             8,
             8,
-            runbook="ckptsaveslow",
+            runbook="ckptbandwidthregression",
         ),
         [
             Query(f"max by (instance) ({dirs('ckpt_last_save_duration_seconds')})", "{{instance}}"),
@@ -243,13 +246,12 @@ def _bandwidths() -> timeseries.Panel:
             "above average: the writer waits, and not for the storage.",
             8,
             8,
-            runbook="ckptbandwidthregressed",
+            runbook="ckptbandwidthregression",
         ),
         queries,
         BANDWIDTH,
         stepped=True,
         colors={"average": "orange", "sustained": "blue", "peak": "#8e8e8e"},
-        values=("lastNotNull",),
     )
 
 
@@ -404,9 +406,8 @@ def _drag() -> timeseries.Panel:
             8,
         ),
         [Query(own_share("ckpt_gpu_drag_seconds_total", WINDOW), "drag")],
-        SHARE,
+        SHARE_AXIS,
         fill=15,
-        values=("lastNotNull", "max"),
     )
 
 

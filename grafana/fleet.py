@@ -32,10 +32,11 @@ from grafana.promql import (
 from grafana.shared import (
     BANDWIDTH,
     BYTES,
+    CLOCK,
     COUNT,
     NONE_IS_GOOD,
-    SECONDS,
     SHARE,
+    SHARE_AXIS,
     SHARE_STEPS,
     activity_sources_table,
     duration_quantiles_panel,
@@ -62,8 +63,8 @@ def fleet_dashboard() -> dict[str, Any]:
         "ckpt-fleet",
         "Checkpoints / Fleet",
         "What do checkpoints cost us? GPU time lost to saves, who loses it, and whether it is getting worse.",
-        since="now-24h",
-        window="1h",
+        since="now-7d",
+        window="6h",
     )
     overview = [*_headline(), measuring_panel(), _trend(), _worth_over_time(), _directories(), _by_node()]
     where = Row("Where the bubble comes from", [phases_panel(12), stalls_panel(12)])
@@ -102,7 +103,7 @@ def _change() -> stat.Panel:
             "earlier range.",
             4,
             4,
-            runbook="ckptbubbleregressed",
+            runbook="ckptbubbleshareregression",
         ),
         [Query(change)],
         Scale("percentunit", 1, lowest=-1.0, highest=1.0),
@@ -176,14 +177,15 @@ def _trend() -> timeseries.Panel:
             "earlier.",
             12,
             8,
-            runbook="ckptbubbleregressed",
+            runbook="ckptbubbleshareregression",
         ),
         [
             Query(bubble_share(WINDOW), "now"),
             Query(bubble_share(WINDOW, ago=RANGE), "before"),
         ],
-        Scale("percentunit", 1, lowest=0.0, highest=1.0),
+        SHARE_AXIS,
         fill=15,
+        values=("lastNotNull",),
     )
     panel.override_by_name("now", [fixed("orange")]).override_by_name("before", dashed())
     return panel
@@ -202,6 +204,7 @@ def _worth_over_time() -> timeseries.Panel:
         [Query(rate, "{{dir}}")],
         Scale("short", 2, lowest=0.0),
         stacked=True,
+        values=("lastNotNull",),
     )
 
 
@@ -234,8 +237,8 @@ def _directories() -> table.Panel:
             Column("dir", "Directory", link=TO_DIRECTORY, width=120),
             Column("Value #A", "GPU-hours lost", _GPU_HOURS),
             Column("Value #B", "Share", SHARE),
-            Column("Value #C", "Bubble", SECONDS),
-            Column("Value #D", "Mean save", SECONDS),
+            Column("Value #C", "Bubble", CLOCK),
+            Column("Value #D", "Mean save", CLOCK),
             Column("Value #E", "Size", BYTES),
             Column("Value #F", "Flow", BANDWIDTH),
             Column("Value #G", "Complete", COUNT),
@@ -298,10 +301,11 @@ def _write_speed() -> timeseries.Panel:
             "model does not change it; a slower disk or a fuller network does.",
             12,
             8,
-            runbook="ckptbandwidthregressed",
+            runbook="ckptbandwidthregression",
         ),
         [Query(flow, "{{dir}}")],
         BANDWIDTH,
+        values=("lastNotNull",),
     )
 
 

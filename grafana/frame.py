@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 Variable = Builder[models.VariableModel]
 TAG: Final = "ckpt-exporter"
 WINDOWS: Final = ("15m", "1h", "6h", "1d", "7d")
-# Where the runbooks are read; the alerts' annotations name the same place.
-RUNBOOKS: Final = "https://ckpt-exporter.example/runbooks"
+# Where the runbooks are read. A host that can't exist: the README says how to put yours there.
+RUNBOOKS: Final = "https://ckpt-exporter.invalid/runbooks"
 _SAME_CHOICE: Final = "${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}&${job:queryparam}"
 TO_DIRECTORY: Final = (
     "Show directory",
@@ -42,7 +42,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A dashboard without its panels. ``one`` names the variables that hold exactly one value."""
+    """A dashboard without its panels.
+
+    ``one`` names the variables that hold exactly one value, ``marked`` the panels on which saves are marked.
+    """
 
     uid: str
     title: str
@@ -50,6 +53,7 @@ class Outline:
     since: str
     window: str
     one: frozenset[str] = frozenset()
+    marked: frozenset[str] = frozenset()
 
 
 def assemble(outline: Outline, panels: Sequence[PanelBuilder], rows: Sequence[Row]) -> dict[str, Any]:
@@ -69,7 +73,9 @@ def assemble(outline: Outline, panels: Sequence[PanelBuilder], rows: Sequence[Ro
     model: dict[str, Any] = json.loads(JSONEncoder().encode(board.build()))
     # What the SDK has no word for.
     model["id"] = None
-    model["annotations"] = {"list": [_save_marker("start", "blue"), _save_marker("end", "green")]}
+    marked = [panel["id"] for panel in model["panels"] if panel.get("title") in outline.marked]
+    markers = [_save_marker(which, color, marked) for which, color in (("start", "blue"), ("end", "green"))]
+    model["annotations"] = {"list": markers}
     return model
 
 
@@ -111,14 +117,18 @@ def _other_dashboards() -> builders.DashboardLink:
     return link.as_dropdown(False).keep_time(True).include_vars(False)  # noqa: FBT003 (builder)
 
 
-def _save_marker(which: str, color: str) -> dict[str, Any]:
-    """Mark the time that a gauge holds, whenever it was scraped; Grafana wants milliseconds."""
+def _save_marker(which: str, color: str, panels: list[int]) -> dict[str, Any]:
+    """Mark the time that a gauge holds, whenever it was scraped; Grafana wants milliseconds.
+
+    Where no panel is named, the marks can be switched on but are off: a week has too many saves for them.
+    """
     return {
         "name": f"Save {which}s",
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
-        "enable": True,
+        "enable": bool(panels),
         "hide": False,
         "iconColor": color,
+        **({"filter": {"exclude": False, "ids": panels}} if panels else {}),
         "expr": f"{dirs(f'ckpt_last_save_{which}_timestamp_seconds')} * 1000",
         "step": "15s",
         "useValueForTime": True,

@@ -18,6 +18,7 @@ from grafana.panels import (
 )
 from grafana.promql import WINDOW, bubble_share, dirs, increase, nodes, quotient
 from grafana.shared import (
+    ACTIVITY_AXIS,
     BANDWIDTH,
     COUNT,
     NONE_IS_GOOD,
@@ -34,10 +35,11 @@ if TYPE_CHECKING:
 
     from grafana.panels import Builder
 
-_SHARE = Scale("percentunit", 0, lowest=0.0, highest=1.0)
 _DISAGREE = "clamp_min({}\n- on (cluster, job, instance, gpu, uuid)\n{}, 0)"
 _GPU = "GPU {{gpu}}"
-_LAST = ("lastNotNull",)
+_ACTIVITY = "GPU activity"
+_UTILIZATION = "GPU utilisation, as the driver reports it"
+_POWER = "GPU power"
 
 
 def node_dashboard() -> dict[str, Any]:
@@ -50,6 +52,7 @@ def node_dashboard() -> dict[str, Any]:
         since="now-1h",
         window="1h",
         one=frozenset({"instance"}),
+        marked=frozenset({_ACTIVITY, _UTILIZATION, _POWER}),
     )
     gpus = [_activity(), _utilization(), _power(), _disagreement()]
     losses: list[Builder] = [_by_gpu(), stalls_panel(8), activity_sources_table(8)]
@@ -96,7 +99,7 @@ def _gpus() -> stat.Panel:
             'can\'t be read are counted under "Is it measured?".',
             4,
             4,
-            runbook="ckptgpureadingsmissing",
+            runbook="ckptgpudown",
         ),
         [Query(f"sum ({nodes('ckpt_gpu_up')})")],
         COUNT,
@@ -134,7 +137,7 @@ def _dropped() -> stat.Panel:
             "own queue. Each is repaired by a rescan; times of the saves concerned are less exact.",
             4,
             4,
-            runbook="ckptwatchoverflowing",
+            runbook="ckptwatchoverflow",
         ),
         [Query(lost)],
         COUNT,
@@ -146,44 +149,41 @@ def _dropped() -> stat.Panel:
 def _activity() -> timeseries.Panel:
     return graph_panel(
         Frame(
-            "GPU activity",
+            _ACTIVITY,
             "Useful work of each GPU relative to its own steady state just before: this is what a bubble "
             "is measured by. No line while no steady state is known yet.",
             12,
             8,
         ),
         [Query(nodes("ckpt_gpu_activity_ratio"), _GPU)],
-        _SHARE,
-        values=(),
+        ACTIVITY_AXIS,
     )
 
 
 def _utilization() -> timeseries.Panel:
     return graph_panel(
         Frame(
-            "GPU utilisation, as the driver reports it",
+            _UTILIZATION,
             "Share of time in which a kernel ran. During a save it may even rise: GPUs that wait in a "
             "collective spin, and spinning counts as busy.",
             12,
             8,
         ),
         [Query(nodes("ckpt_gpu_utilization_ratio"), _GPU)],
-        _SHARE,
-        values=(),
+        ACTIVITY_AXIS,
     )
 
 
 def _power() -> timeseries.Panel:
     return graph_panel(
         Frame(
-            "GPU power",
+            _POWER,
             "Power draw of each GPU as the driver reports it; some drivers average it over a second.",
             12,
             8,
         ),
         [Query(nodes("ckpt_gpu_power_watts"), _GPU)],
         Scale("watt", 0, lowest=0.0),
-        values=(),
     )
 
 
@@ -201,8 +201,7 @@ def _disagreement() -> timeseries.Panel:
                 _GPU,
             )
         ],
-        _SHARE,
-        values=(),
+        ACTIVITY_AXIS,
     )
 
 
@@ -228,7 +227,7 @@ def _states() -> statetimeline.Panel:
             "Grey gaps: not scraped. Everything that can fail alone has its line, so that a dip of a graph "
             "can be told from a gap in the measuring.",
             24,
-            8,
+            7,
             runbook="ckptwatchdown",
         ),
         [
@@ -271,7 +270,6 @@ def _scrape() -> timeseries.Panel:
         [Query(f"max by (collector) ({nodes('ckpt_collector_duration_seconds')})", "{{collector}}")],
         Scale("s", 1, lowest=0.0),
         stacked=True,
-        values=_LAST,
     )
 
 
@@ -318,7 +316,7 @@ def _watches() -> table.Panel:
             Column("Value #A", "State", mappings=watched),
             Column("backend", "By"),
             Column("Value #B", "Directories watched", COUNT),
-            Column("Value #C", "Covered by inotify", _SHARE),
+            Column("Value #C", "Covered by inotify", SHARE),
             Column("Value #D", "Limited", mappings=limited),
         ],
     )
@@ -333,9 +331,8 @@ def _events() -> timeseries.Panel:
             8,
         ),
         [Query(f"sum by (event) (rate({nodes('ckpt_events_total')}[$__rate_interval]))", "{{event}}")],
-        Scale("short", 1, lowest=0.0),
+        Scale("cps", lowest=0.0),
         stacked=True,
-        values=_LAST,
     )
 
 
@@ -347,11 +344,10 @@ def _mishaps() -> timeseries.Panel:
             "canary and limit mean that events were or may have been missed.",
             8,
             8,
-            runbook="ckptwatchoverflowing",
+            runbook="ckptwatchoverflow",
         ),
         [Query(increase(nodes("ckpt_watch_rescans_total"), WINDOW, by="reason"), "{{reason}}")],
         COUNT,
-        values=_LAST,
     )
 
 

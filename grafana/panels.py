@@ -124,6 +124,9 @@ def stat_panel(
     panel.text_mode(
         common.BigValueTextMode.VALUE_AND_NAME if named else common.BigValueTextMode.VALUE
     ).reduce_options(_last())
+    if named:
+        # Several values in one panel: of one size, however long their names are.
+        panel.text(common_builders.VizTextDisplayOptions().title_size(14).value_size(24))
     return panel
 
 
@@ -137,7 +140,7 @@ def graph_panel(
     fill: int = 0,
     colors: Mapping[str, str] | None = None,
     no_value: str = NOT_MEASURED,
-    values: Sequence[str] = ("lastNotNull", "max"),
+    values: Sequence[str] = (),
 ) -> timeseries.Panel:
     """Draw lines over time; ``stacked`` adds areas up, ``stepped`` holds each value until the next."""
     panel = timeseries.Panel()
@@ -284,8 +287,8 @@ def _last() -> common_builders.ReduceDataOptions:
 
 
 def _legend(calculations: Sequence[str]) -> common_builders.VizLegendOptions:
-    mode = common.LegendDisplayMode.TABLE if calculations else common.LegendDisplayMode.LIST
-    legend = common_builders.VizLegendOptions().display_mode(mode).placement(common.LegendPlacement.BOTTOM)
+    legend = common_builders.VizLegendOptions().display_mode(common.LegendDisplayMode.LIST)
+    legend.placement(common.LegendPlacement.BOTTOM)
     return legend.show_legend(True).calcs(list(calculations))  # noqa: FBT003 (builder)
 
 

@@ -83,8 +83,8 @@ def quantile(share: float, metric: str, window: str = WINDOW) -> str:
 
 
 def bad(selector: str) -> str:
-    """Count the series at 0; no value, and not 0, where there is no series at all."""
-    return f"count ({selector} == 0) or 0 * count ({selector})"
+    """Count the series at 0; -1, and not 0, where there is no series at all."""
+    return f"count ({selector} == 0) or 0 * count ({selector}) or vector(-1)"
 
 
 def of_newest_save(metric: str) -> str:

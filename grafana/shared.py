@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import stat, table, timeseries
 
 SHARE: Final = Scale("percentunit", 1, lowest=0.0, highest=1.0)
+# Decimals left open on an axis: fixed ones would also fix how fine its ticks are.
+SHARE_AXIS: Final = Scale("percentunit", lowest=0.0)
+ACTIVITY_AXIS: Final = Scale("percentunit", lowest=0.0, highest=1.0)
+CLOCK: Final = Scale("clocks", 1, lowest=0.0)
 SHARE_STEPS: Final = ((None, "green"), (0.05, "yellow"), (0.10, "red"))
 SECONDS: Final = Scale("s", 1, lowest=0.0)
 COUNT: Final = Scale("short", 0, lowest=0.0)
 NONE_IS_GOOD: Final = ((None, "green"), (0.5, "red"))
-BYTES: Final = Scale("decbytes", 1, lowest=0.0)
-BANDWIDTH: Final = Scale("Bps", 2, lowest=0.0)
+BYTES: Final = Scale("decbytes", lowest=0.0)
+BANDWIDTH: Final = Scale("Bps", lowest=0.0)
 # Blue is where faster storage helps, orange where it does not.
 PHASES: Final = {
     "before the first byte": "orange",
@@ -52,7 +56,7 @@ def measuring_panel() -> stat.Panel:
     """Tell whether the measuring is alive: what an empty panel elsewhere can't say."""
     build = nodes("ckpt_exporter_build_info")
     seen = f"last_over_time({build}[$__range])"
-    silent = f"count ({seen} unless on (cluster, job, instance) {build}) or 0 * count ({seen})"
+    silent = f"count ({seen} unless on (cluster, job, instance) {build}) or 0 * count ({seen}) or vector(-1)"
     return stat_panel(
         Frame(
             "Is it measured?",
@@ -75,9 +79,10 @@ def measuring_panel() -> stat.Panel:
             Query(bad(nodes("ckpt_gpu_backend_up")), "GPU backends down"),
             Query(bad(nodes("ckpt_gpu_up")), "GPUs unreadable"),
         ],
-        COUNT,
+        Scale("short", 0),
         steps=NONE_IS_GOOD,
         no_value=ABSENT,
+        texts={"-1": (ABSENT, "#8e8e8e")},
         named=True,
     ).override_by_name("Nodes reporting", _more_is_good())
 
@@ -103,7 +108,6 @@ def phases_panel(width: int) -> timeseries.Panel:
         SECONDS,
         stacked=True,
         colors=PHASES,
-        values=("lastNotNull",),
     )
 
 
@@ -127,10 +131,9 @@ def stalls_panel(width: int) -> timeseries.Panel:
             8,
         ),
         queries,
-        SHARE,
+        SHARE_AXIS,
         stacked=True,
         colors=CAUSES,
-        values=("lastNotNull",),
     )
 
 
@@ -144,12 +147,11 @@ def skipped_panel(width: int) -> timeseries.Panel:
             "can't carry a figure). While these are many, the true cost is higher than shown.",
             width,
             8,
-            runbook="ckptbubblequalitylow",
+            runbook="ckptbubbleunknown",
         ),
         [Query(increase(dirs("ckpt_bubble_skipped_total"), WINDOW, by="reason"), "{{reason}}")],
         COUNT,
         stacked=True,
-        values=("lastNotNull",),
     )
 
 
@@ -163,7 +165,7 @@ def duration_quantiles_panel(width: int) -> timeseries.Panel:
             "from the histogram's buckets. Each node counts the saves that it writes.",
             width,
             8,
-            runbook="ckptsaveslow",
+            runbook="ckptbandwidthregression",
         ),
         [
             Query(per_save(metric, WINDOW), "mean"),
@@ -184,7 +186,7 @@ def activity_sources_table(width: int) -> table.Panel:
             "a steady state.",
             width,
             8,
-            runbook="ckptbubblequalitylow",
+            runbook="ckptbubblelowquality",
         ),
         [
             Query(f"max by (instance, gpu, uuid, name) ({nodes('ckpt_gpu_info')})"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,7 @@ class Question:
         return f"{self.board} / {self.panel} / {self.ref}"
 
 
+@functools.cache
 def load(uid: str) -> Board:
     """Read a committed dashboard."""
     board: Board = json.loads((FOLDER / "dashboards" / f"{uid}.json").read_text(encoding="utf-8"))

@@ -283,7 +283,7 @@ class TestOddFleets:
 
         assert asking.number("ckpt-fleet", "Bubble share") is None
         assert asking.number("ckpt-fleet", "GPUs' worth lost") is None
-        assert asking.number("ckpt-fleet", "Is it measured?", "G") is None
+        assert asking.number("ckpt-fleet", "Is it measured?", "G") == -1
         assert asking.number("ckpt-fleet", "Is it measured?", "C") == 0
         assert asking.number("ckpt-fleet", "Complete saves") == pytest.approx(6, rel=CLOSE)
 
@@ -293,7 +293,7 @@ class TestOddFleets:
 
         assert asking.number("ckpt-fleet", "Is it measured?", "A") == 0
         assert asking.number("ckpt-fleet", "Is it measured?", "B") == 1
-        assert asking.number("ckpt-fleet", "Is it measured?", "C") is None
+        assert asking.number("ckpt-fleet", "Is it measured?", "C") == -1
 
     def test_newest_save_of_a_job_is_that_of_the_nodes_that_wrote_it(self, serve: Serve) -> None:
         """Two nodes write each save, one for 90 s and one for 120 s; a third saved once, an hour ago."""
