@@ -316,7 +316,7 @@ class TestQuery:
 
     @every_board
     def test_counters_are_read_by_what_they_grew(self, board: Board) -> None:
-        """The absolute value of a counter says when its process started, and a rate follows the resolution."""
+        """What a counter holds depends on when its process started; a rate follows the resolution."""
         for question in questions_of(board):
             for selector, inside in selectors(question):
                 part = HISTOGRAM.search(selector.name)
