@@ -274,6 +274,7 @@ def _column(column: Column) -> list[models.DynamicConfigValue]:
         look.append(("links", [{"title": title, "url": url}]))
     if column.mappings:
         look.append(("mappings", [value_map(column.mappings)]))
+        look.append(("custom.cellOptions", {"type": "color-text"}))
     return [models.DynamicConfigValue(id_val=name, value=value) for name, value in look]
 
 

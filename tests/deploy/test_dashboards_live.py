@@ -74,9 +74,8 @@ def get(url: str, what: str, **parameters: object) -> list[dict[str, Any]]:
 
 def ask(url: str, question: Question, now: float) -> list[float]:
     """Run one query as its panel would, with the one node and directory chosen; return all its values."""
-    values = defaults(
-        dir="demo", window=f"{RANGE_SECONDS}s", __range=f"{RANGE_SECONDS}s", __rate_interval="4s"
-    )
+    a_range = f"{RANGE_SECONDS}s"
+    values = defaults(dir="demo", window=a_range, __range=a_range, __rate_interval="4s")
     expr = filled(question.expr, values)
     if question.instant:
         answer = get(url, "query", query=expr, time=now)
@@ -86,7 +85,7 @@ def ask(url: str, question: Question, now: float) -> list[float]:
 
 
 def unknown_here(url: str, question: Question) -> bool:
-    """Tell whether a query needs a metric that this machine can't give, so that the exporter leaves it out."""
+    """Tell whether a query needs a metric that the exporter leaves out on this machine."""
     tree = parsed(filled(question.expr, defaults()))
     names = {node.name for node, _ in nodes(tree) if type(node).__name__ == "VectorSelector"}
     return any(not get(url, "query", query=f"last_over_time({name}[5m])") for name in names)
