@@ -1,0 +1,1 @@
+"""Pictures of the dashboards, drawn with Grafana's own panel components."""
