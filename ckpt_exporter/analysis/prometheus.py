@@ -60,7 +60,8 @@ class Server:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
                 body = answer.read(_MAX_ANSWER_BYTES + 1)
         except urllib.error.HTTPError as error:
-            raise CkptExporterError(f"{self.shown}: {_told(error)}") from error
+            with error:
+                raise CkptExporterError(f"{self.shown}: {_told(error)}") from error
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             raise CkptExporterError(f"{self.shown}: cannot be asked: {one_line(str(reason))}") from error
