@@ -22,6 +22,7 @@ from ckpt_exporter.cli.parser import (
 )
 from ckpt_exporter.cli.project import PROJECT
 from ckpt_exporter.cli.replay import REPLAY
+from ckpt_exporter.cli.report import REPORT
 from ckpt_exporter.errors import CkptExporterError, ConfigError, UsageError
 from ckpt_exporter.logs import one_line
 
@@ -34,6 +35,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "run": RUN,
     "demo": DEMO,
     "check": CHECK,
+    "report": REPORT,
     "project": PROJECT,
     "replay": REPLAY,
 }

@@ -84,6 +84,7 @@ class Measurements:
     """A set of records to reason about. ``source`` says in words where they come from.
 
     ``since_unix`` and ``until_unix`` bound the window; the records are in the order in which they ended.
+    ``notes`` say in words what limits them.
     """
 
     source: str
@@ -91,3 +92,4 @@ class Measurements:
     until_unix: float
     saves: tuple[SaveRecord, ...]
     gpu_time: tuple[GpuTimeRecord, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,121 @@
+"""Where measurements come from: history files of one or several nodes, or a Prometheus server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ckpt_exporter.errors import CkptExporterError
+from ckpt_exporter.history.gpu_time import HOUR_SECONDS
+from ckpt_exporter.history.reading import Kept, read_history
+from ckpt_exporter.history.records import GpuTimeRecord, Measurements, SaveRecord
+from ckpt_exporter.logs import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def read_measurements(
+    *,
+    history: Sequence[str] = (),
+    prometheus: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    directory: str | None = None,
+    run: str | None = None,
+) -> Measurements:
+    """Read what was measured in a window (Unix seconds; None is open), of one directory, of one run.
+
+    ``run`` is a run's name or its scheduler's id. A save belongs to the window in which it ended. GPU time is
+    kept by the hour: of an hour that the window cuts, not more is taken than fits into the window. Without a
+    ``since`` or ``until`` the window is as long as the records are. Raises CkptExporterError where a source
+    cannot be read or holds nothing that is asked for.
+    """
+    if prometheus is not None:
+        from ckpt_exporter.analysis.prometheus import read_prometheus  # noqa: PLC0415 (files need no HTTP)
+
+        kept, source = read_prometheus(prometheus, since=since, until=until), one_line(prometheus)
+    else:
+        kept, source = _read_files(history, since, until), ", ".join(map(one_line, history))
+    saves = tuple(
+        save for save in kept.saves
+        if directory in (None, save.directory) and run in (None, save.run, save.run_id)
+    )  # fmt: skip
+    if not saves:
+        raise CkptExporterError(_nothing(source, kept, directory, run))
+    begin, end = _window(saves, kept.gpu_time, since, until, chosen=run is not None)
+    hours = tuple(clipped for hour in kept.gpu_time if (clipped := _clipped(hour, begin, end)) is not None)
+    return Measurements(source, begin, end, saves, hours, kept.notes)
+
+
+def _read_files(paths: Sequence[str], since: float | None, until: float | None) -> Kept:
+    low, high = 0.0 if since is None else since, float("inf") if until is None else until
+    found = [read_history(path, since_unix=low, until_unix=high) for path in paths]
+    saves = [save for kept in found for save in kept.saves]
+    hours = [hour for kept in found for hour in kept.gpu_time]
+    notes = tuple(note for kept in found for note in kept.notes)
+    unique = {(save.node, save.directory, save.path, save.start_unix, save.end_unix): save for save in saves}
+    if len(unique) < len(saves):
+        notes += (f"{len(saves) - len(unique)} saves are in more than one file and count once",)
+    return Kept(
+        saves=tuple(sorted(unique.values(), key=lambda save: save.end_unix)),
+        gpu_time=tuple({(hour.node, hour.uuid, hour.hour_unix): hour for hour in hours}.values()),
+        first_unix=min((k.first_unix for k in found if k.first_unix is not None), default=None),
+        last_unix=max((k.last_unix for k in found if k.last_unix is not None), default=None),
+        notes=notes,
+    )
+
+
+def _nothing(source: str, kept: Kept, directory: str | None, run: str | None) -> str:
+    if kept.first_unix is None or kept.last_unix is None:
+        return f"{source}: no save has been kept yet"
+    if kept.saves:
+        names = {save.directory for save in kept.saves}
+        runs = {name for save in kept.saves for name in (save.run, save.run_id) if name}
+        if directory is not None and directory not in names:
+            return f"{source}: no save of the directory {one_line(directory)}; there are {_list(names)}"
+        if run is not None and run not in runs:
+            return f"{source}: no save of the run {one_line(run)}; there are {_list(runs)}"
+        return f"{source}: no save of both that directory and that run"
+    from ckpt_exporter.analysis.numbers import time_text  # noqa: PLC0415 (only this message needs it)
+
+    first, last = time_text(kept.first_unix), time_text(kept.last_unix)
+    return f"{source}: no save ended in that window; they ended from {first} to {last}"
+
+
+def _list(names: Iterable[str]) -> str:
+    listed = sorted(map(one_line, names))
+    return ", ".join(listed[:10]) + (" ..." if len(listed) > 10 else "") if listed else "none"
+
+
+def _window(
+    saves: Sequence[SaveRecord],
+    hours: Sequence[GpuTimeRecord],
+    since: float | None,
+    until: float | None,
+    *,
+    chosen: bool,
+) -> tuple[float, float]:
+    """Return the window; where a bound is not given, that of the records (of the saves for one run)."""
+    observed: dict[int, float] = {}
+    for hour in () if chosen else hours:
+        seconds = min(float(HOUR_SECONDS), hour.observed_seconds)
+        observed[hour.hour_unix] = max(observed.get(hour.hour_unix, 0.0), seconds)
+    begin, end = min(save.start_unix for save in saves), max(save.end_unix for save in saves)
+    if observed:
+        first, last = min(observed), max(observed)
+        # The first hour was observed to its end and the last from its beginning.
+        begin = min(begin, first if first == last else first + HOUR_SECONDS - observed[first])
+        end = max(end, last + observed[last])
+    return begin if since is None else since, end if until is None else until
+
+
+def _clipped(hour: GpuTimeRecord, begin: float, end: float) -> GpuTimeRecord | None:
+    inside = min(end, hour.hour_unix + HOUR_SECONDS) - max(begin, hour.hour_unix)
+    if inside <= 0:
+        return None
+    if hour.observed_seconds <= inside:
+        return hour
+    share = inside / hour.observed_seconds
+    stalls = {cause: seconds * share for cause, seconds in hour.stall_seconds.items()}
+    return replace(hour, observed_seconds=inside, stall_seconds=stalls)

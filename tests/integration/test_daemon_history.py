@@ -1,0 +1,127 @@
+"""The daemon keeps its history: over restarts, in trouble, and read while it runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+from tests.integration import checkpoints
+from tests.integration.daemon import launch, run_to_end, wait_until, watching
+
+LAST = "ckpt_last_save_"
+
+
+def last_gauges(scrape: object) -> dict[str, float]:
+    """Return the gauges of the last save of a scrape."""
+    series = scrape.series(dir="a")  # type: ignore[attr-defined]
+    return {name: value for name, value in series.items() if name.startswith(LAST)}
+
+
+def test_a_restart(tmp_path: Path) -> None:
+    """After a kill the gauges of the last save are back, counters are 0, and the report has every save."""
+    history = f"--history.path={tmp_path / 'history.db'}"
+    with watching(tmp_path, "a", arguments=[history]) as daemon:
+        first = checkpoints.distributed(tmp_path / "a", 10, 100_000)
+        daemon.expect("a", 1, size_bytes=first.size_bytes, files=first.files)
+        second = checkpoints.distributed(tmp_path / "a", 20, 300_000)
+        daemon.expect(
+            "a", 2, size_bytes=first.size_bytes + second.size_bytes, files=first.files + second.files
+        )
+        before = last_gauges(daemon.scrape())
+        assert before[f"{LAST}step[]"] == 20
+        wait_until(lambda: daemon.scrape().get("ckpt_history_up") == 1)
+        live = run_to_end("report", f"--history={tmp_path / 'history.db'}", "--format=json")
+        assert [live.returncode, live.stderr] == [0, ""]
+        assert json.loads(live.stdout)["saves"]["count"] == 2
+        daemon.process.send_signal(signal.SIGKILL)
+        daemon.process.wait()
+    with launch(tmp_path / "again.log", "run", f"--config.file={tmp_path / 'config.yml'}", history) as daemon:
+        wait_until(lambda: bool(last_gauges(daemon.scrape())))
+        after = last_gauges(daemon.scrape())
+        assert after.keys() == before.keys()
+        for name, value in before.items():
+            assert abs(after[name] - value) < 1e-3, name
+        daemon.wait_watching("a")
+        daemon.expect("a")
+        third = checkpoints.distributed(tmp_path / "a", 30, 100_000)
+        daemon.expect("a", 1, size_bytes=third.size_bytes, files=third.files)
+        assert daemon.scrape().value(f"{LAST}step", dir="a") == 30
+    told = json.loads(
+        run_to_end("report", f"--history={tmp_path / 'history.db'}", "--records=jsonl").stdout.splitlines()[1]
+    )
+
+    assert (told["directory"], told["step"], told["bytes"], told["files"]) == (
+        "a",
+        20,
+        second.size_bytes,
+        second.files,
+    )
+    assert told["layout"] == "dcp"
+    assert {shard["name"] for shard in told["shards"]} >= {"__0_0.distcp"}
+
+
+def test_bubbles_are_kept(tmp_path: Path) -> None:
+    """The bubble of a save and the observed time of its GPUs are in the history when the daemon ends."""
+    arguments = [f"--history.path={tmp_path / 'history.db'}", "--gpu.backend=simulated"]
+    with watching(tmp_path, "a", arguments=arguments) as daemon:
+        time.sleep(0.2)
+        checkpoints.distributed(tmp_path / "a", 10, 100_000)
+        wait_until(lambda: bool(daemon.saves("a")))
+        path = daemon.saves("a")[0]["path"]
+        wait_until(
+            lambda: bool(
+                daemon.logged("no bubble figure", path=path) + daemon.logged("bubble of a save", path=path)
+            ),
+            60,
+        )
+        bubble = (daemon.logged("no bubble figure") + daemon.logged("bubble of a save"))[0]
+    lines = run_to_end(
+        "report", f"--history={tmp_path / 'history.db'}", "--records=jsonl"
+    ).stdout.splitlines()
+    records = [json.loads(line) for line in lines]
+    (save,) = [record for record in records if record["kind"] == "save"]
+
+    assert save["bubble_skipped"] == bubble.get("reason")
+    assert (save["bubble_seconds"] is None) == ("bubble_seconds" not in bubble)
+
+
+def test_a_history_that_cannot_be_kept(tmp_path: Path) -> None:
+    """A history in a place that does not exist is said, and costs nothing but itself."""
+    path = tmp_path / "no" / "history.db"
+    with watching(tmp_path, "a", arguments=[f"--history.path={path}"]) as daemon:
+        wait_until(lambda: bool(daemon.logged("history is not kept for now, saves wait in memory")))
+        truth = checkpoints.distributed(tmp_path / "a", 10, 100_000)
+        daemon.expect("a", 1, size_bytes=truth.size_bytes, files=truth.files)
+        scrape = daemon.scrape()
+        assert scrape.value("ckpt_history_up") == 0
+        assert scrape.value("ckpt_history_errors_total", reason="unavailable") >= 1
+        assert scrape.value("ckpt_history_records_dropped_total") == 0
+        assert daemon.stop() < 2.0
+
+
+def test_damage(tmp_path: Path) -> None:
+    """A damaged file never stops a start or the measuring: it is moved aside, counted and said."""
+    path = tmp_path / "history.db"
+    path.write_bytes(b"SQLite format 3\0" + b"\xa5" * 20_000)
+    with watching(tmp_path, "a", arguments=[f"--history.path={path}"]) as daemon:
+        truth = checkpoints.distributed(tmp_path / "a", 20, 100_000)
+        daemon.expect("a", 1, size_bytes=truth.size_bytes, files=truth.files)
+        wait_until(lambda: daemon.scrape().value("ckpt_history_up") == 1)
+        assert daemon.scrape().value("ckpt_history_errors_total", reason="damaged") == 1
+        assert daemon.logged("history moved aside, beginning anew")
+
+    assert [name.stat().st_size for name in tmp_path.glob("history.db.damaged-*")] == [20_016]
+    assert run_to_end("report", f"--history={path}").returncode == 0
+
+
+def test_the_default_place(tmp_path: Path) -> None:
+    """Without a usable default place the daemon goes on without a history, with one line and no metric."""
+    (tmp_path / "a").mkdir()
+    with launch(tmp_path / "log", "run", f"--watch=a={tmp_path / 'a'}", "--gpu.backend=none") as daemon:
+        scrape = daemon.scrape()
+        lines = daemon.logged("no history is kept: set history.path to a file that can be written")
+        kept = Path("/var/lib/ckpt-exporter").is_dir()
+        assert len(lines) == (0 if kept else 1)
+        assert (scrape.get("ckpt_history_up") is not None) == kept

@@ -1,0 +1,195 @@
+"""Where measurements come from: history files, their windows and selections, and what cannot be read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ckpt_exporter.analysis.sources import read_measurements
+from ckpt_exporter.cli import main
+from ckpt_exporter.errors import CkptExporterError
+from ckpt_exporter.history.database import HistoryDatabase
+from ckpt_exporter.history.records import GpuTimeRecord, SaveRecord
+from tests.history_samples import HOUR, HOURS, MIDNIGHT, PLAIN, numbered, published_case
+
+
+def history(path: Path, *saves: SaveRecord, hours: tuple[GpuTimeRecord, ...] = ()) -> str:
+    """Write a history file; return its path."""
+    database = HistoryDatabase(str(path))
+    with database.transaction():
+        for save in saves:
+            database.add_save(save)
+        database.add_gpu_time(hours)
+    database.close()
+    return str(path)
+
+
+def message(**arguments: object) -> str:
+    with pytest.raises(CkptExporterError) as caught:
+        read_measurements(**arguments)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+class TestWindow:
+    def test_of_the_records(self, tmp_path: Path) -> None:
+        """Without a window it is as long as the records: from the GPUs' first hour to the last save."""
+        early = GpuTimeRecord("n1", 0, "GPU-a", MIDNIGHT - HOUR, 600.0)
+        found = read_measurements(history=[history(tmp_path / "h", numbered(90), hours=(early, *HOURS))])
+
+        # In its first hour the GPU was observed for the last 600 s; save 90 ends at minute 91.
+        assert (found.since_unix, found.until_unix) == (MIDNIGHT - 600, MIDNIGHT + 91 * 60)
+
+    def test_given(self, tmp_path: Path) -> None:
+        """Of an hour that the window cuts not more GPU time is taken than fits, stalls in proportion."""
+        file = history(tmp_path / "h", numbered(10), numbered(70), hours=HOURS)
+        found = read_measurements(history=[file], since=MIDNIGHT + 300.0, until=MIDNIGHT + 2100.0)
+
+        assert [save.step for save in found.saves] == [10]
+        assert (found.since_unix, found.until_unix) == (MIDNIGHT + 300, MIDNIGHT + 2100)
+        assert [(hour.gpu, hour.observed_seconds) for hour in found.gpu_time] == [(0, 1800.0), (1, 1800.0)]
+        assert found.gpu_time[0].stall_seconds == {"data_loading": 6.25}  # 12.5 s in 3600 s
+
+    def test_of_a_run(self, tmp_path: Path) -> None:
+        """The window of one run is that of its saves, by its name or its scheduler's id."""
+        ours = replace(numbered(30), run="pretrain", run_id="4711")
+        file = history(tmp_path / "h", numbered(10), ours, numbered(50), hours=HOURS)
+        for run in ("pretrain", "4711"):
+            found = read_measurements(history=[file], run=run)
+
+            assert [save.step for save in found.saves] == [30]
+            assert (found.since_unix, found.until_unix) == (MIDNIGHT + 1800, MIDNIGHT + 1860)
+            assert [hour.observed_seconds for hour in found.gpu_time] == [60.0, 60.0]
+
+
+class TestFiles:
+    def test_several_nodes(self, tmp_path: Path) -> None:
+        """Files of several nodes are read as one; a save that is in two of them counts once, and is said."""
+        first = history(tmp_path / "n1", numbered(1), numbered(3), hours=HOURS)
+        second = history(tmp_path / "n2", replace(numbered(2), node="n2"), numbered(3), hours=HOURS[:1])
+        found = read_measurements(history=[first, second])
+
+        assert [(save.node, save.step) for save in found.saves] == [("n1", 1), ("n2", 2), ("n1", 3)]
+        assert len(found.gpu_time) == 2
+        assert found.notes == ("1 saves are in more than one file and count once",)
+
+    def test_nothing_found(self, tmp_path: Path) -> None:
+        """What is asked for and not there is said with what there is."""
+        file = history(tmp_path / "h", PLAIN, replace(PLAIN, directory="vision", run="vit"))
+        empty = history(tmp_path / "empty")
+
+        assert message(history=[empty]) == f"{empty}: no save has been kept yet"
+        assert message(history=[file], directory="lama") == (
+            f"{file}: no save of the directory lama; there are llama, vision"
+        )
+        assert message(history=[file], run="x") == f"{file}: no save of the run x; there are vit"
+        assert message(history=[file], directory="llama", run="vit") == (
+            f"{file}: no save of both that directory and that run"
+        )
+        assert message(history=[file], until=MIDNIGHT) == (
+            f"{file}: no save ended in that window; they ended from 2025-11-30 00:01:40 UTC"
+            " to 2025-11-30 00:01:40 UTC"
+        )
+
+
+NO_FILE = "no such file; give the daemon's history.path with --history=FILE"
+NO_MOMENT = "is no moment: write 7d (ago), 2026-11-30T12:00:00Z or Unix seconds"
+TWO_SOURCES = "--history and --prometheus are two sources: write one of them"
+
+
+class TestCommand:
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> str:
+        case = published_case()
+        return history(tmp_path / "history.db", *case.saves, hours=case.gpu_time)
+
+    def said(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+        status = main(["report", *arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    def test_published_case(self, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """From the file alone the published case comes to 3,560 s, 9.89 % and 7.91 GPU-hours."""
+        status, out, err = self.said(capsys, f"--history={file}")
+
+        assert (status, err) == (0, "")
+        for part in ("20 saves of llama", "9.89 %", "3,560 s", "36,000 s", "7.91 GPU-hours", "0.369 GB/s"):
+            assert part in out
+        data = json.loads(self.said(capsys, f"--history={file}", "--format=json")[1])
+        assert data["save_time"]["seconds"] == pytest.approx(3560)
+
+    def test_a_window(self, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """A window that is given in words and as a moment selects by the end of a save."""
+        arguments = (f"--history={file}", "--format=json", "--since=2025-11-30T01:00:00Z")
+        data = json.loads(self.said(capsys, *arguments, f"--until={MIDNIGHT + 7200}")[1])
+
+        assert data["saves"]["count"] == 3  # those that ended at 1:00, 1:30 and 2:00
+        assert data["window"] == {
+            "since_unix": MIDNIGHT + 3600, "until_unix": MIDNIGHT + 7200, "seconds": 3600.0,
+            "since_given": True, "until_given": True,
+        }  # fmt: skip
+
+    def test_locales(
+        self, file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Numbers are the same whatever the locale and the time zone."""
+        outputs = set()
+        for language, zone in (
+            ("C", "UTC"),
+            ("de_DE.UTF-8", "Asia/Shanghai"),
+            ("zh_CN.UTF-8", "America/Lima"),
+        ):
+            monkeypatch.setenv("LC_ALL", language)
+            monkeypatch.setenv("TZ", zone)
+            outputs.add(self.said(capsys, f"--history={file}", "--format=markdown")[1])
+
+        assert len(outputs) == 1
+
+    def test_records(self, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """Records come as CSV of saves, CSV of GPU hours, or JSON lines of both."""
+        saves = self.said(capsys, f"--history={file}", "--records=csv")[1].splitlines()
+        hours = self.said(capsys, f"--history={file}", "--records=gpu-csv")[1].splitlines()
+        lines = [
+            json.loads(line)
+            for line in self.said(capsys, f"--history={file}", "--records=jsonl")[1].splitlines()
+        ]
+
+        assert (len(saves), len(hours)) == (21, 81)
+        assert hours[0].startswith("node,uuid,hour_unix,gpu,observed_seconds,stall_checkpoint_save_seconds,")
+        assert hours[1] == "n1,GPU-0,1764460800,0,3600.0,0.0,0.0,0.0,0.0,0.0"
+        assert [line["kind"] for line in lines].count("save") == 20
+        assert lines[0]["bubble_gpu_seconds"]["7"] == 178.0
+        assert lines[0]["step"] == 500
+
+    def test_path_of_the_configuration(
+        self, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Without --history the file is that of the configuration; one that keeps none says so."""
+        config = tmp_path / "c.yml"
+        config.write_text(f"directories: [{{name: a, path: /a}}]\nhistory: {{path: {file}}}\n")
+        assert "20 saves of llama" in self.said(capsys, f"--config.file={config}")[1]
+        config.write_text("directories: [{name: a, path: /a}]\nhistory: {path: null}\n")
+
+        assert self.said(capsys, f"--config.file={config}") == (
+            2, "", f"ckpt-exporter: {config}: history.path keeps none; name another with --history=FILE\n",
+        )  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("arguments", "status", "said"),
+        [
+            (["--history=/no/such"], 1, f"/no/such: {NO_FILE}"),
+            (["--history=/"], 1, "/: is a directory, must be a history file"),
+            (["--history=/etc/passwd"], 1, "/etc/passwd: is damaged or no history (file is not a database)"),
+            (["--since=soon"], 2, f"'soon' {NO_MOMENT}"),
+            (["--since=3000", "--until=2000"], 2, "--since must be before --until, and before now"),
+            (["--prometheus=host"], 2, "--prometheus=host: must be a URL such as http://prometheus:9090"),
+            (["--prometheus=http://a", "--history=b"], 2, TWO_SOURCES),
+        ],
+    )  # fmt: skip
+    def test_mistakes(
+        self, arguments: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A mistake is one line and the right exit status."""
+        assert self.said(capsys, *arguments) == (status, "", f"ckpt-exporter: {said}\n")
