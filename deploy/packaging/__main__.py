@@ -1,0 +1,21 @@
+"""Write the generated files: ``python -m deploy.packaging`` from the root of the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deploy.packaging import GENERATED
+
+
+def main() -> None:
+    """Write every generated file."""
+    root = Path(__file__).resolve().parents[2]
+    for name, text in GENERATED.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text(root), encoding="utf-8")
+        print(name)
+
+
+if __name__ == "__main__":
+    main()
