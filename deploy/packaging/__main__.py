@@ -10,10 +10,14 @@ from deploy.packaging import GENERATED
 def main() -> None:
     """Write every generated file."""
     root = Path(__file__).resolve().parents[2]
-    for name, text in GENERATED.items():
+    for name, make in GENERATED.items():
+        text = make(root)
+        if text is None:
+            print(f"{name}: nothing to make it from")
+            continue
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text(root), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         print(name)
 
 

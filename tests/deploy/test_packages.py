@@ -43,7 +43,10 @@ class TestGenerated:
     @pytest.mark.parametrize("name", [name for name in GENERATED if name not in VERSIONED])
     def test_current(self, name: str, golden: Callable[[str, str], None]) -> None:
         """The file is what the parsers give now (`make generated` writes it)."""
-        golden(name, GENERATED[name](REPOSITORY))
+        text = GENERATED[name](REPOSITORY)
+        if text is None:
+            pytest.skip("there is nothing to make it from")
+        golden(name, text)
 
     def test_every_option_is_described(self) -> None:
         """The described command line is the one that the parsers take."""
