@@ -26,7 +26,7 @@ _SIGNALS: Final = (
 _FILES: Final = (
     ("/etc/ckpt-exporter/config.yml", "The configuration, by convention."),
     ("/var/lib/ckpt-exporter/history.db", "Finished saves."),
-    ("/run/ckpt-exporter/conf.d/*.yml", "Fragments of the configuration, by convention."),
+    ("/run/ckpt-exporter.d/*.yml", "Fragments of the configuration, by convention."),
 )
 
 

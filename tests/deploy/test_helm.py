@@ -359,7 +359,7 @@ class TestSources:
     @pytest.mark.skipif(not HAS_SOURCES, reason="no rules or dashboards yet")
     def test_package_holds_them(self, tmp_path: Path) -> None:
         """A packaged chart holds the files that the links lead to."""
-        archive = helm.package(str(CHART), str(tmp_path))
+        archive = helm.package(str(CHART), destination=str(tmp_path))
         chart = helm.Chart.load(str(archive))
         names = {file["name"] for file in chart.files}
         assert {"files/rules.yml", "files/alerts.yml"} <= names
