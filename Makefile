@@ -6,7 +6,7 @@ VENV := .venv
 FRAMEWORKS_VENV := .venv-frameworks
 DEPLOY_VENV := .venv-deploy
 
-.PHONY: run test lint unit test-frameworks test-deploy bench tools clean
+.PHONY: run test lint unit test-frameworks test-deploy test-wheel wheel bundle generated lock bench tools clean
 
 run: $(VENV)/ready
 ifeq ($(WATCH),)
@@ -33,6 +33,30 @@ test-frameworks: $(FRAMEWORKS_VENV)/ready
 # Dashboards, alerts and manifests against the real programs that read them: an environment of their own.
 test-deploy: $(DEPLOY_VENV)/ready tools
 	$(DEPLOY_VENV)/bin/python -m pytest tests/deploy
+
+# The wheel and the source distribution that users install, and the smoke tests against the wheel.
+wheel: $(DEPLOY_VENV)/ready
+	rm -rf dist
+	$(DEPLOY_VENV)/bin/python -m build --no-isolation --outdir dist . >/dev/null
+	@ls dist
+
+test-wheel: wheel
+	$(DEPLOY_VENV)/bin/python -m pytest tests/deploy/test_packages.py
+
+bundle: wheel
+	PYTHON=$(DEPLOY_VENV)/bin/python sh deploy/packaging/bundle.sh dist/*.whl
+
+# Man page, completions, licences, bill of materials, chart: from the program, the lock and the manifests.
+generated: $(VENV)/ready-dev
+	$(VENV)/bin/python -m deploy.packaging
+
+# The image's packages with their hashes, anew; then `make generated`.
+lock: $(DEPLOY_VENV)/ready
+	$(DEPLOY_VENV)/bin/python -m pip install --quiet uv
+	$(DEPLOY_VENV)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+		--no-header --extra auth -o deploy/docker/requirements.txt pyproject.toml
+	echo "hatchling>=1.24" | $(DEPLOY_VENV)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+		--generate-hashes --no-header -o deploy/docker/requirements-build.txt -
 
 bench: $(VENV)/ready-dev
 	$(VENV)/bin/python -m benchmarks $(ARGS)

@@ -270,7 +270,7 @@ def _include_keys() -> tuple[Key, ...]:
             section, "directory", "path or null", _INCLUDE.directory, optional(read_file_path),
             "Directory of fragments: `*.yml` files with a list of `directories` each, looked at every"
             " 2 seconds. A bad one is refused alone; whoever may write here decides what is watched.",
-            "/run/ckpt-exporter/conf.d", flag="--config.directory",
+            "/run/ckpt-exporter.d", flag="--config.directory",
         ),
         Key(
             section, "keep_seconds", "seconds", _INCLUDE.keep_seconds, number_up_to(_YEAR_SECONDS),

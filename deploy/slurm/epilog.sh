@@ -9,7 +9,7 @@ export PATH
 
 # A subshell, because a mistake in the site's file ends the shell that meets it.
 (
-CKPT_FRAGMENTS=/run/ckpt-exporter/conf.d
+CKPT_FRAGMENTS=/run/ckpt-exporter.d
 site=${CKPT_EXPORTER_SLURM_CONF:-/etc/ckpt-exporter/slurm.conf}
 # shellcheck source=slurm.conf.example
 [ ! -r "$site" ] || . "$site"

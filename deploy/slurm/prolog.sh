@@ -26,7 +26,7 @@ give_up() {
 
 # A subshell, because a mistake in the site's file or a full disk ends the shell that meets it.
 (
-CKPT_FRAGMENTS=/run/ckpt-exporter/conf.d CKPT_ROOTS='' CKPT_PATH='' CKPT_STALE_MINUTES=1440
+CKPT_FRAGMENTS=/run/ckpt-exporter.d CKPT_ROOTS='' CKPT_PATH='' CKPT_STALE_MINUTES=1440
 site=${CKPT_EXPORTER_SLURM_CONF:-/etc/ckpt-exporter/slurm.conf}
 [ -r "$site" ] || give_up "no $site: nothing is watched"
 # shellcheck source=slurm.conf.example
