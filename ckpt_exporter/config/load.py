@@ -270,12 +270,12 @@ def _read_overrides(
 ) -> dict[str, dict[str, Any]]:
     sections: dict[str, dict[str, Any]] = {}
     by_path = {key.path: key for key in table if key.flag is not None}
-    for path, value in overrides.items():
-        if value is None:
+    for path, given in overrides.items():
+        if given is None:
             continue
         key = by_path[path]
-        if key.repeatable and isinstance(value, list) and len(value) == 1:
-            (value,) = value
+        # A flag that may be repeated and was not is one value.
+        value = given[0] if key.repeatable and isinstance(given, list) and len(given) == 1 else given
         try:
             read = key.read(_absolute(value, cwd) if key.is_path and isinstance(value, str) else value)
         except InvalidValueError as wrong:
