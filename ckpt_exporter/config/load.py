@@ -8,7 +8,7 @@ import reprlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from ckpt_exporter.config.document import Document, Path, read_document
+from ckpt_exporter.config.document import Document, Path, given_once, read_document
 from ckpt_exporter.config.schema import (
     SECTIONS,
     Config,
@@ -176,8 +176,7 @@ class _Reading:
         for name, value in block.items():
             lines = self._document.repeated.get((*path, name), ())
             if lines:
-                numbers = ", ".join(map(str, lines[:-1])) + f" and {lines[-1]}"
-                self.problem((*path, name), f"must be given once, stands on lines {numbers}")
+                self.problem((*path, name), given_once(lines))
             if isinstance(name, str) and name in known:
                 yield name, value
             else:

@@ -1,7 +1,7 @@
-"""The unit files on a booted machine: installed by the README's words, watched by systemd, with its rights only.
+"""The unit files on a booted machine: installed by the README's words, with the shipped rights only.
 
 Needs root, mmdebstrap and systemd-nspawn, and takes about a minute and a half, so it must be asked for:
-``CKPT_EXPORTER_BOOT=1 make test-deploy``; ``CKPT_EXPORTER_BOOT_ROOT=DIR`` keeps the Debian root for the next time.
+``CKPT_EXPORTER_BOOT=1 make test-deploy``. ``CKPT_EXPORTER_BOOT_ROOT=DIR`` keeps the Debian root for later.
 """
 
 from __future__ import annotations
