@@ -14,6 +14,7 @@ from ckpt_exporter.errors import ConfigError
 from ckpt_exporter.logs import one_line
 
 _MAX_FILE_BYTES: Final = 1024 * 1024
+_MAX_LINES_SHOWN: Final = 5
 _MAX_KEY_DEPTH: Final = 4  # directories, number, key, item: nothing known stands deeper
 
 Path = tuple[Hashable, ...]
@@ -25,6 +26,13 @@ class Document:
 
     value: object
     repeated: dict[Path, tuple[int, ...]]
+
+
+def given_once(lines: tuple[int, ...]) -> str:
+    """Say that a key must be given once, and on which lines it stands, of many the first few."""
+    shown = [str(line) for line in lines[:_MAX_LINES_SHOWN]]
+    shown += [f"{len(lines) - len(shown)} more"] if len(lines) > len(shown) else []
+    return f"must be given once, stands on lines {', '.join(shown[:-1])} and {shown[-1]}"
 
 
 class _Loader(yaml.SafeLoader):

@@ -291,8 +291,8 @@ def _read_overrides(
         if given is None:
             continue
         key = by_path[path]
-        once = key.repeatable and isinstance(given, list) and len(given) == 1
-        value = given[0] if once and isinstance(given, list) else given
+        # A flag that may be repeated and was not is one value.
+        value = given[0] if key.repeatable and isinstance(given, list) and len(given) == 1 else given
         try:
             read = key.read(_absolute(value, cwd) if key.is_path and isinstance(value, str) else value)
         except InvalidValueError as wrong:

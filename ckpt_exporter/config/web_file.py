@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ckpt_exporter.config.document import Document, Path, read_document
+from ckpt_exporter.config.document import Document, Path, given_once, read_document
 from ckpt_exporter.config.load import got
 from ckpt_exporter.config.values import InvalidValueError, Read, read_switch
 from ckpt_exporter.config.web_values import (
@@ -147,8 +147,7 @@ class _Reading:
         for name in block:
             lines = self._document.repeated.get((*path, name), ())
             if lines:
-                numbers = ", ".join(map(str, lines[:-1])) + f" and {lines[-1]}"
-                self._problem((*path, name), f"must be given once, stands on lines {numbers}")
+                self._problem((*path, name), given_once(lines))
 
     def _value(self, path: Path, read: Read, given: object, *, secret: bool = False) -> Any:
         try:

@@ -273,14 +273,15 @@ class Connections:
         return True
 
     def _begin_sending(self, peer: Peer, reply: Reply) -> None:
+        room = self._limits.unsent_bytes - len(reply.data)
+        while self._unsent_bytes > max(0, room) and self._drop_oldest(Stage.SEND):
+            pass
         peer.stage = Stage.SEND
         peer.outgoing = memoryview(reply.data)
         peer.keep = reply.keep and peer.gate is self._gate()
         self._unsent_bytes += len(reply.data)
         self._set_deadline(peer, self._limits.timeout_seconds)
         self._send(peer)
-        while self._unsent_bytes > self._limits.unsent_bytes and self._drop_oldest(Stage.SEND):
-            pass
 
     def _send(self, peer: Peer) -> None:
         before = len(peer.outgoing)

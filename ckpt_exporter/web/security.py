@@ -21,6 +21,7 @@ from ckpt_exporter.web.tls import TlsGate, open_gate
 _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 1.0
+_MAX_LOGGED_PROBLEMS: Final = 20
 _CHALLENGE: Final = ("WWW-Authenticate", 'Basic realm="ckpt-exporter", charset="UTF-8"')
 _RETRY: Final = ("Retry-After", "1")
 
@@ -171,7 +172,7 @@ class SecurityFile:
             except ConfigError as error:
                 earlier = self.status.success_unix if self.status is not None else 0.0
                 self.status = SecurityStatus(successful=False, success_unix=earlier)
-                for problem in error.problems:
+                for problem in error.problems[:_MAX_LOGGED_PROBLEMS]:
                     log_event(_LOG, logging.ERROR, "web configuration not reloaded", problem=problem)
                 return
             self.current = security

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ckpt_exporter.errors import CkptExporterError
 from ckpt_exporter.web.connections import Connections, Limits
 from ckpt_exporter.web.protocol import Reply
 from tests.unit.web_site import Site, ask, read_all, serving, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 @pytest.fixture
@@ -144,6 +146,124 @@ def test_requests_beyond_the_limit_get_503_at_once() -> None:
         wait_for(lambda: site.get("/-/healthy")[0].status == 200)
 
 
+def test_a_connection_carries_many_requests(site: Site) -> None:
+    """One connection serves request after request, also those sent before the first answer."""
+    client = site.connect()
+    client.sendall(b"GET /-/healthy HTTP/1.1\r\n\r\n" * 50 + b"GET /-/ready HTTP/1.0\r\n\r\n")
+    assert read_all(client).count(b"HTTP/1.1 200 OK") == 51
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /-/healthy HTTP/1.0\r\n",
+        b"GET /-/healthy HTTP/1.1\r\nConnection: Foo, Close\r\n",
+        b"GET /-/healthy HTTP/1.1\r\nContent-Length: 5\r\n",
+        b"GET /-/healthy HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 5\r\n",
+        b"GET /-/healthy HTTP/1.1\r\nTransfer-Encoding: chunked\r\n",
+        b"GET /-/healthy HTTP/1.1\r\nTransfer-Encoding: xchunked\r\nContent-Length: 0\r\n",
+        b"GET /-/healthy HTTP/1.1\r\nUpgrade: h2c\r\n",
+        b"POST /-/healthy HTTP/1.1\r\nContent-Length: 29\r\n",
+    ],
+)
+def test_nothing_behind_a_body_is_a_request(site: Site, head: bytes) -> None:
+    """After a request that may have a body the connection ends: what follows is never taken for a request."""
+    answer = site.raw(head + b"\r\nGET /smuggled HTTP/1.1\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"Connection: close" in answer
+    assert b"404" not in answer
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /-/healthy HTTP/1.1\r\nA: b\0c\r\n\r\n",
+        b"GET /-/healthy\0 HTTP/1.1\r\n\r\n",
+        b"GET /-/healthy HTTP/1.1\r\nA : b\r\n\r\n",
+        b"GET /-/healthy HTTP/1.1\r\nA: b\r\n folded\r\n\r\n",
+        b"GET /-/healthy HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET /-/healthy HTTP/1.1\r\n: no name\r\n\r\n",
+        b"GET /-/healthy HTTP/1.1\r\nA: b\rContent-Length: 5\r\n\r\n",
+        b"GET /-/healthy  HTTP/1.1\r\n\r\n",
+        b"GET\t/-/healthy HTTP/1.1\r\n\r\n",
+        b"GET /-/healthy HTTP/1.1 x\r\n\r\n",
+        b"\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_what_servers_read_differently_is_refused(site: Site, sent: bytes) -> None:
+    """NULs, folded lines, spaces and bare carriage returns in a head are a bad request, and end it."""
+    answer = site.raw(sent)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    "path", [b"/x%0d%0aSet-Cookie:a=b", b"/?a=%0d%0aB:c", b"//evil.example/", b"/..;/metrics"]
+)
+def test_nothing_of_a_request_comes_back_in_a_header(site: Site, path: bytes) -> None:
+    """What a client wrote is in no header of the answer."""
+    head = site.raw(b"GET " + path + b" HTTP/1.0\r\nX: y\r\n\r\n").partition(b"\r\n\r\n")[0]
+    assert not {b"Set-Cookie", b"evil", b"B:c", b"Location"} & set(
+        re.findall(rb"Set-Cookie|evil|B:c|Location", head)
+    )
+
+
+def test_many_slow_readers_lose_the_oldest_by_bytes() -> None:
+    """What is sent to clients that do not read stays below a limit; the oldest of them goes first."""
+    with serving(limits=Limits(unsent_bytes=50_000_000)) as site:
+        asked: list[int] = []
+
+        def large() -> str:
+            asked.append(1)
+            return "x" * 20_000_000
+
+        site.page[0] = large
+        connections = site.server._connections
+        assert connections is not None
+        for number in range(1, 6):
+            site.connect().sendall(b"GET / HTTP/1.1\r\n\r\n")
+            wait_for(lambda number=number: len(asked) == number and connections._unsent_bytes > 0)  # type: ignore[misc]
+            assert connections._unsent_bytes <= 50_000_000
+        wait_for(lambda: site.server.rejected["crowded"] >= 1)
+        assert connections._unsent_bytes <= 50_000_000
+        assert site.get("/-/healthy")[0].status == 200
+
+
+def test_an_idle_connection_is_given_up_in_the_end() -> None:
+    """A kept connection without a next request ends after its time, and is no offence."""
+    with serving(limits=Limits(idle_seconds=0.2)) as site:
+        client = site.connect()
+        client.sendall(b"GET /-/healthy HTTP/1.1\r\n\r\n")
+        assert read_all(client).endswith(b"is healthy\n")
+        assert site.server.rejected["slow"] == 0
+
+
+def test_a_second_request_must_not_trickle() -> None:
+    """On a kept connection a request head has the time of a first one, not the time for idling."""
+    with serving(limits=Limits(timeout_seconds=0.2, idle_seconds=600.0)) as site:
+        client = site.connect()
+        client.sendall(b"GET /-/healthy HTTP/1.1\r\n\r\n")
+        assert client.recv(4096).endswith(b"is healthy\n")
+        client.sendall(b"GET /-/hea")
+        assert read_all(client) == b""
+        assert site.server.rejected["slow"] == 1
+
+
+def test_several_addresses() -> None:
+    """Each listen address is served; one that is taken closes the others again."""
+    with serving(addresses=("127.0.0.1:0", "127.0.0.2:0")) as site:
+        assert len(site.server.addresses) == 2
+        for address in site.server.addresses:
+            host, _, port = address.rpartition(":")
+            with socket.create_connection((host, int(port)), timeout=20) as client:
+                client.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
+                assert read_all(client).startswith(b"HTTP/1.1 200 ")
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(CkptExporterError), serving(addresses=("127.0.0.1:0", site.server.addresses[1])):
+            pass
+        assert len(os.listdir("/proc/self/fd")) <= before
+
+
 def test_clients_that_leave_are_forgotten(site: Site) -> None:
     """Connections opened and closed, or reset, leave no descriptor behind."""
 
@@ -182,13 +302,19 @@ def failing(failures: list[Exception]) -> Iterator[int]:
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     listener.settimeout(0)
+    with serving_ok([listener]):
+        yield listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def serving_ok(listeners: Sequence[socket.socket]) -> Iterator[Connections]:
+    """Answer ``ok`` and the request to all who connect."""
     connections = Connections(
-        [listener], lambda head, _client: Reply(b"ok " + head), Limits(timeout_seconds=60)
+        listeners, lambda head, _client: Reply(b"ok " + head), Limits(timeout_seconds=60)
     )
-    port = listener.getsockname()[1]
     connections.start()
     try:
-        yield port
+        yield connections
     finally:
         connections.stop()
 
