@@ -72,7 +72,9 @@ class InotifyEngine:
         self._attention = Attention(entry, self.trees, self.active, self._outage)
         self._reconcile_cost = 0.0
         self._due: dict[Job, float] = {}
-        self._regular = frozenset({self._check_roots, self._attention.retry_watches, self._reconcile, self._sing})
+        self._regular: frozenset[Job] = frozenset(
+            {self._check_roots, self._attention.retry_watches, self._reconcile, self._sing}
+        )
 
     # --- life cycle -------------------------------------------------------------------------------------
 

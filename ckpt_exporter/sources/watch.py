@@ -181,7 +181,8 @@ class WatchSource:
             ended = not all(emitter.is_alive() for emitter in self._emitters.values())
         if ended or self._hung:
             return settings.supervise_seconds
-        return max(settings.supervise_seconds, min(settings.supervise_calm_seconds, settings.hung_seconds / 4))
+        calm = min(settings.supervise_calm_seconds, settings.hung_seconds / 4)
+        return max(settings.supervise_seconds, calm)
 
     def _supervise_once(self) -> None:
         with self._lock:
