@@ -171,7 +171,11 @@ class Ledger:
         with self._lock:
             if self._on_fact is not None:
                 self._on_fact(fact)
-            saves = self._tick(fact.t) if fact.t >= self._last_tick + TICK_SECONDS else []
+            ticks = fact.t >= self._last_tick + TICK_SECONDS
+            if not ticks and isinstance(fact, GpuSample):
+                self._bubbles.feed(fact)  # most facts are these, and between two ticks nothing comes of one
+                return
+            saves = self._tick(fact.t) if ticks else []
             saves += self._route(fact)
             self._enter(saves)
             costs = self._take_costs()
