@@ -58,9 +58,11 @@ from ckpt_exporter.web.server import WebServer
 
 _LOG = logging.getLogger("ckpt_exporter")
 
-# How often quiet saves are looked at; a save's times do not depend on it. Nothing can end while none is open.
+# How often quiet saves are looked at; a save's times do not depend on it. Nothing can end while none is open,
+# and the first to begin ends the long wait.
 TICK_SECONDS = 0.25
-IDLE_TICK_SECONDS = 1.0
+JUDGING_TICK_SECONDS = 1.0
+IDLE_TICK_SECONDS = 10.0
 # A directory that is not there by then is a state like any other, and the start is over.
 SETTLE_SECONDS = 5.0
 
@@ -78,7 +80,8 @@ GpuSourceMaker = Callable[[Callable[[Fact], None], Callable[[], bool]], GpuSourc
 class Exporter:
     """Everything that runs, wired together. ``clock`` is monotonic seconds.
 
-    ``gpus`` replaces the configured source of GPU readings.
+    ``gpus`` replaces the configured source of GPU readings. ``wake`` is called when ``tick`` should come
+    sooner than it said.
     """
 
     def __init__(
@@ -88,8 +91,10 @@ class Exporter:
         recorder: Recorder | None = None,
         gpus: tuple[str, GpuSourceMaker] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.config = config
+        self._wake = wake
         self._clock = clock
         self._started = clock()
         self._recorder = recorder
@@ -103,6 +108,7 @@ class Exporter:
             on_save=self._on_save,
             on_fact=recorder.write if recorder is not None else None,
             on_bubble=self._on_bubble,
+            on_begin=self._on_begin,
         )
         self._history = _history(config.history, self.ledger)
         self._gpu_backend, make_gpus = gpus or _configured_gpus(config)
@@ -177,7 +183,9 @@ class Exporter:
             self._recorder = None
             self._recording_status = RecordingStatus(failed=recorder.failed)
             log_event(_LOG, logging.ERROR, "recording stopped", reason=recorder.failed)
-        return TICK_SECONDS if saving else IDLE_TICK_SECONDS
+        if saving:
+            return TICK_SECONDS
+        return JUDGING_TICK_SECONDS if self.ledger.judging else IDLE_TICK_SECONDS
 
     def stop(self) -> None:
         """Stop everything, in less than two seconds; what is committed by now is counted."""
@@ -273,6 +281,10 @@ class Exporter:
 
     def _is_saving(self) -> bool:
         return any(self._watch.saving(directory.name) for directory in self.config.directories)
+
+    def _on_begin(self) -> None:
+        self._wake()
+        self._storage.wake()
 
     def _emit(self, fact: Fact) -> None:
         self.ledger.feed(fact)
@@ -451,12 +463,12 @@ def run_exporter(
     record_path: str | None,
     read: Callable[[], Config],
     *,
-    until: Callable[[], bool] = lambda: False,
+    ends_at: float = float("inf"),
     started: Callable[[Exporter], None] = lambda _exporter: None,
     gpus: tuple[str, GpuSourceMaker] | None = None,
     fragments: Fragments | None = None,
 ) -> int:
-    """Run until SIGTERM, SIGINT or ``until``; return the exit status.
+    """Run until SIGTERM, SIGINT or ``ends_at`` (monotonic seconds); return the exit status.
 
     SIGHUP reads ``config_file`` again, SIGUSR1 releases all GPU handles for a while. ``fragments`` are taken
     over when they change.
@@ -467,13 +479,13 @@ def run_exporter(
     reloadable = config_file is not None or config.include.directory is not None
     service = ServiceManager(os.environ)
     with recording_to(record_path, config) as recorder, _following(fragments, signals.on_change):
-        exporter = Exporter(config, recorder=recorder, gpus=gpus)
+        exporter = Exporter(config, recorder=recorder, gpus=gpus, wake=signals.wake.set)
         exporter.start()
         started(exporter)
         wait_seconds = TICK_SECONDS
         try:
-            while not signals.stop and not until():
-                signals.wake.wait(wait_seconds)
+            while not signals.stop and (left := ends_at - time.monotonic()) > 0:
+                signals.wake.wait(min(wait_seconds, left))
                 signals.wake.clear()
                 if signals.release:
                     signals.release = False

@@ -60,7 +60,7 @@ def run_demo(web: WebSettings, duration_seconds: float | None) -> int:
             None,
             None,
             lambda: config,
-            until=lambda: time.monotonic() >= ends,
+            ends_at=ends,
             started=_say_where_to_look,
             gpus=("simulated", simulated_gpus),
         )

@@ -156,8 +156,9 @@ class Ledger:
     """Hold the detectors and counters of all directories behind one lock.
 
     ``on_save`` is called outside the lock for every finished save; ``on_fact`` (the recorder) inside it, so
-    that a recording has the order in which facts were judged. ``unix_minus_t`` turns monotonic times into
-    Unix seconds.
+    that a recording has the order in which facts were judged; ``on_begin`` outside it when the first save
+    begins after none was open, so that who sleeps meanwhile can wake up. ``unix_minus_t`` turns monotonic
+    times into Unix seconds.
     """
 
     def __init__(
@@ -169,6 +170,7 @@ class Ledger:
         on_save: Callable[[Save], None] | None = None,
         on_fact: Callable[[Fact], None] | None = None,
         on_bubble: Callable[[Bubble | Stall], None] | None = None,
+        on_begin: Callable[[], None] | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._detect = detect
@@ -179,6 +181,8 @@ class Ledger:
         self._on_save = on_save
         self._on_fact = on_fact
         self._on_bubble = on_bubble
+        self._on_begin = on_begin
+        self._saving = False
         self._bubbles = BubbleDetector()
         self._announced: set[tuple[str, str]] = set()
         self._costs: list[Bubble | Stall] = []
@@ -188,21 +192,38 @@ class Ledger:
         with self._lock:
             if self._on_fact is not None:
                 self._on_fact(fact)
-            saves = self._tick(fact.t) if fact.t >= self._last_tick + TICK_SECONDS else []
+            ticks = fact.t >= self._last_tick + TICK_SECONDS
+            if not ticks and isinstance(fact, GpuSample):
+                self._bubbles.feed(fact)  # most facts are these, and between two ticks nothing comes of one
+                return
+            saves = self._tick(fact.t) if ticks else []
             saves += self._route(fact)
             self._enter(saves)
             costs = self._take_costs()
+            # Progress comes without an event only where a save was open before the exporter started.
+            begins = not self._saving and isinstance(fact, (FileEvent, Progress)) and self._is_saving()
+            self._saving = self._saving or begins
         self._tell(saves, costs)
+        if begins and self._on_begin is not None:
+            self._on_begin()
 
     def tick(self, now: float) -> bool:
         """Let time pass, so that quiet saves end; tell whether any save is still open."""
         with self._lock:
             saves = self._tick(now)
             self._enter(saves)
-            busy = any(book.detector.saving for book in self._books.values())
+            saving = self._saving = self._is_saving()
             costs = self._take_costs()
         self._tell(saves, costs)
-        return busy
+        return saving
+
+    @property
+    def judging(self) -> bool:
+        """Tell whether what a save cost has yet to be judged."""
+        return self._bubbles.judging
+
+    def _is_saving(self) -> bool:
+        return any(book.detector.saving for book in self._books.values())
 
     def finish(self, now: float) -> None:
         """End what is committed; called once when watching stops."""

@@ -19,6 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 _FIRST_SOCKET: Final = 3
 _MAX_SOCKETS: Final = 64
+_READY_SECONDS: Final = 0.25  # whoever waits for the start learns of its end that late
 _SEND_SECONDS: Final = 0.5  # the manager takes a datagram at once, or it has worse troubles
 _NO_SOCKETS: Final = (
     "no socket from systemd: start ckpt-exporter.socket as well, or leave --web.systemd-socket away"
@@ -49,6 +50,8 @@ class ServiceManager:
     @property
     def pause_seconds(self) -> float:
         """How long the main loop may wait between two calls of ``update``."""
+        if self._address and not self._ready:
+            return _READY_SECONDS
         return float("inf") if self._watchdog_seconds is None else self._watchdog_seconds / 3
 
     def update(self, *, ready: bool, healthy: bool, status: str) -> None:

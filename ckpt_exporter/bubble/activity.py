@@ -87,7 +87,7 @@ class Scale:
             if value is None:
                 return None
             parts.append((value - offset) * factor)
-        return sum(max(0.0, part) for part in parts) if self.source == "gpm" else min(parts)
+        return _added(parts) if self.source == "gpm" else min(parts)
 
     def curve(self, rows: Rows) -> Curve:
         """Return activity over time, set back by what the source's averaging makes it late."""
@@ -108,11 +108,15 @@ class Scale:
 
 
 def _added(row: Sequence[float]) -> float:
-    return sum(nan if isnan(value) else max(0.0, value) for value in row)
+    total = 0.0
+    for value in row:
+        if not value <= 0.0:  # NaN, too: what lacks a part has no sum
+            total += value
+    return total
 
 
 def _least(row: Sequence[float]) -> float:
-    return nan if any(isnan(value) for value in row) else min(row)
+    return nan if any(map(isnan, row)) else min(row)
 
 
 def reading(sample: GpuSample) -> tuple[float | None, ...]:

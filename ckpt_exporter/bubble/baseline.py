@@ -53,6 +53,9 @@ def without_stops(curve: Curve, masks: Sequence[Span]) -> list[int]:
         (a, b) for a, b in curve.below(0.5, first, last) if b - a >= STOP_SECONDS or a == first or b == last
     ]
     stops = [*masks, *((a - STOP_EDGE_SECONDS, b + STOP_EDGE_SECONDS) for a, b in low)]
+    stops = [(a, b) for a, b in stops if b >= first and a <= last]
+    if not stops:
+        return list(range(len(curve)))
     return [i for i, t in enumerate(curve.times) if not inside(t, stops)]
 
 
@@ -86,14 +89,14 @@ def _settle(
     values = [curve.values[i] for i in chosen]
     period = find_period(times, values) if _deviation(values) > QUIET_DEVIATION * fmean(values) else None
     smooth = curve.smoothed(period) if period else curve
-    level = median(smooth.values[i] for i in chosen)
+    level = median([smooth.values[i] for i in chosen])
     if level <= 0.1:
         return None
     relative = [smooth.values[i] / level for i in chosen]
-    if median(abs(value - 1) for value in relative) > settings.max_spread:
+    if median([abs(value - 1) for value in relative]) > settings.max_spread:
         return None
     high = sorted(values)[int(0.75 * len(values))] / level
-    length = len(times) * median(b - a for a, b in pairwise(times))
+    length = len(times) * median([b - a for a, b in pairwise(times)])
     return Baseline(
         times[-1], scale.normalised(level), _deviation(relative), fmean(relative), length, high, period
     )
@@ -101,7 +104,7 @@ def _settle(
 
 def _deviation(values: Sequence[float]) -> float:
     mean = fmean(values)
-    return sqrt(fmean((value - mean) ** 2 for value in values))
+    return sqrt(fmean([(value - mean) ** 2 for value in values]))
 
 
 def find_period(times: Sequence[float], values: Sequence[float]) -> float | None:

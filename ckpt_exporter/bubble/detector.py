@@ -142,6 +142,11 @@ class BubbleDetector:
             self._forget(now)
         return out
 
+    @property
+    def judging(self) -> bool:
+        """Tell whether a save that ended has yet to be judged."""
+        return bool(self._pending)
+
     def finish(self, now: float) -> list[Bubble | Stall]:
         """Return what is left at the end: no reading comes after ``now``."""
         out: list[Bubble | Stall] = [self._judge(key, now) for key in list(self._pending)]

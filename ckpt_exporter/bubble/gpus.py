@@ -9,7 +9,7 @@ from math import inf, isnan
 from statistics import median
 from typing import Final
 
-from ckpt_exporter.bubble.activity import SPIN_UTIL, Power, learn_floor, reading
+from ckpt_exporter.bubble.activity import SPIN_UTIL, Power, learn_floor, no_work, reading
 from ckpt_exporter.bubble.attribution import Charges
 from ckpt_exporter.bubble.baseline import Baseline, find_baseline
 from ckpt_exporter.bubble.causes import Episode, StallWatch
@@ -59,6 +59,7 @@ class Gpu:
         self._error: str | None = None
         self._window_s = 0.0
         self._worked = -inf
+        self._workless = -inf
         self._next_look = -inf
 
     # --- in ---------------------------------------------------------------------------------------------
@@ -74,6 +75,8 @@ class Gpu:
         gap = step > 3.0 * self.settings.sample_seconds and step > self.gap_seconds
         ended = self.stalls.cut() if gap and self._sample is not None else None
         self._note(sample, step)
+        if sample.processes and no_work(sample.util, sample.mem_util):
+            self._workless = sample.t
         self.track.append(sample, gap=gap)
         return self._follow(sample, 0.0 if gap else step) or ended
 
@@ -166,8 +169,9 @@ class Gpu:
         if span is not None:
             learned = learn_floor(self.track.rows(*span), self._window_s)
         elif self.processes and not self._floors:
-            recent = self.track.rows(self.last_t - self.settings.recent_seconds, inf)
-            self.remember_floor(learn_floor(recent, self._window_s, attended=True))
+            since = self.last_t - self.settings.recent_seconds
+            if self._workless >= since:  # else no row shows a floor
+                self.remember_floor(learn_floor(self.track.rows(since, inf), self._window_s, attended=True))
         if learned is None and self._floors:
             learned = median(self._floors)
         return Power(self.info.limit_w, self._window_s, learned, self.info.power_smoothing is not True)

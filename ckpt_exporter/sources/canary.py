@@ -67,6 +67,10 @@ class Canary:
         self._expected_by = now + self._entry.settings.canary_wait_seconds
         return self._expected_by
 
+    def expected_by(self, now: float) -> float | None:
+        """Return when the event that is waited for must have come; None if none is, or it is overdue."""
+        return self._expected_by if now < self._expected_by < _NEVER else None
+
     def heard(self, event: RawEvent) -> bool:
         """Take in an event of the directory; tell whether it was the one that was expected."""
         if not event.mask & (IN_CREATE | IN_DELETE) or self._expected_by == _NEVER:

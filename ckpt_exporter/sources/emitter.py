@@ -125,6 +125,7 @@ class DirectoryEmitter(EventEmitter):
             if engine is not None:
                 engine.close()
             self.last_engine = engine
+            self._shared.thread_ended.set()
 
     def _work(self) -> None:
         self.entry.put, self.entry.beat = self._put, self._beat
@@ -220,12 +221,20 @@ class DirectoryEmitter(EventEmitter):
 class CheckpointObserver(BaseObserver):
     """watchdog's observer with a bounded queue and one emitter of ours per configured directory."""
 
-    def __init__(self, queue_size: int, clock: Callable[[], float]) -> None:
+    def __init__(self, shared: Shared) -> None:
         super().__init__(DirectoryEmitter)
-        self._event_queue = BoundedQueue(queue_size)
-        self._clock = clock
+        self._shared = shared
+        self._event_queue = BoundedQueue(shared.settings.queue_size)
+        self._clock = clock = shared.clock
         self.name = "watch-dispatch"
         self.beat_at = clock()
+
+    def run(self) -> None:
+        """Hand events over until stopped."""
+        try:
+            super().run()
+        finally:
+            self._shared.thread_ended.set()
 
     def schedule_directory(self, handler: FileSystemEventHandler, plan: EmitterPlan) -> DirectoryEmitter:
         """Watch one directory from now on (or from the start of the observer)."""

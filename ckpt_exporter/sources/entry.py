@@ -43,7 +43,9 @@ class WatchSettings:
     hint_seconds: float = 30.0
     hint_interval_seconds: float = 0.5
     max_hints: int = 1024
-    root_check_seconds: float = 10.0
+    root_check_seconds: float = 15.0
+    gather_seconds: float = 0.5
+    mounts_seconds: float = 0.5
     outage_seconds: float = 60.0
     reconcile_seconds: float = 60.0
     reconcile_cost_factor: float = 1000.0
@@ -70,6 +72,7 @@ class WatchSettings:
     max_restart_seconds: float = 60.0
     hung_seconds: float = 60.0
     supervise_seconds: float = 1.0
+    supervise_calm_seconds: float = 5.0
 
 
 class SharedInodes:
@@ -145,6 +148,8 @@ class Shared:
     wall: Callable[[], float] = time.time
     mountinfo: str = "/proc/self/mountinfo"
     canary_parent: str | None = None
+    # Set when one of the watch's threads ends, so that nobody has to look every second.
+    thread_ended: threading.Event = field(default_factory=threading.Event)
 
 
 class Entry:

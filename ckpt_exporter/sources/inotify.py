@@ -67,10 +67,14 @@ class InotifyEngine:
         self._wake = -1
         self._mounts_fd = -1
         self._mounts = set(mount_points(entry.shared.mountinfo))
+        self._mounts_read = -_NEVER
         self._canary = Canary(entry)
         self._attention = Attention(entry, self.trees, self.active, self._outage)
         self._reconcile_cost = 0.0
         self._due: dict[Job, float] = {}
+        self._regular: frozenset[Job] = frozenset(
+            {self._check_roots, self._attention.retry_watches, self._reconcile, self._sing}
+        )
 
     # --- life cycle -------------------------------------------------------------------------------------
 
@@ -84,6 +88,7 @@ class InotifyEngine:
             self._poll.register(self._mounts_fd, select.POLLPRI | select.POLLERR)
         now = self._entry.clock()
         self._due = {
+            self._mounts_changed: _NEVER,
             self._check_roots: now,
             self._run_scans: _NEVER,
             self._settle_departures: _NEVER,
@@ -162,12 +167,16 @@ class InotifyEngine:
         if self.trees.fd in ready:
             self.read_events(t)
         if self._mounts_fd in ready:
-            self._mounts_changed()
+            # At once; but a container that starts mounts dozens, and each would be looked at by every thread.
+            self._soon(self._mounts_changed, max(t, self._mounts_read + self._settings.mounts_seconds))
         self._do_due(self._entry.clock())
 
     def _do_due(self, now: float) -> None:
+        """Do what is due, and with a regular duty those that come soon after: waking up costs the most."""
+        regular = any(self._due[job] <= now for job in self._regular)
+        soon = now + self._settings.gather_seconds
         for job, due in self._due.items():
-            if due <= now:
+            if due <= now or (regular and due <= soon and job in self._regular):
                 self._due[job] = job(now)
         self._soon_for_files(now)
 
@@ -356,8 +365,9 @@ class InotifyEngine:
         cost = self._entry.clock() - begin
         return max(self.roots.next_due(now), now + cost * self._settings.poll_cost_factor)
 
-    def _mounts_changed(self) -> None:
+    def _mounts_changed(self, now: float) -> float:
         """Look at every root again, and below those that hold a mount point that came or went."""
+        self._mounts_read = now
         self._entry.systems.forget()
         before, self._mounts = self._mounts, set(mount_points(self._entry.shared.mountinfo))
         self._check_roots(self._entry.clock())
@@ -367,6 +377,7 @@ class InotifyEngine:
             prefix = os.path.realpath(root.path).rstrip("/") + "/"
             if any(point.startswith(prefix) for point, _ in before ^ self._mounts):
                 self._enqueue_scan(self.trees.reconcile(root.node), "mount_changed")
+        return _NEVER
 
     def _outage(self, node: Node | None, error: OutageError) -> None:
         self._entry.log(
@@ -388,7 +399,7 @@ class InotifyEngine:
             if self._canary.is_overdue(now):
                 return self._deaf(now)
         self._entry.beat()
-        return self._canary.sing(now)
+        return self._canary.expected_by(now) or self._canary.sing(now)
 
     def _deaf(self, now: float) -> float:
         failures = self._canary.failures + 1

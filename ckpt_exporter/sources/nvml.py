@@ -21,7 +21,7 @@ _LOG = logging.getLogger("ckpt_exporter.gpu")
 # Failures of what is mounted into a container or sits in a process: a fresh container may cure them.
 CURED_BY_RESTART = frozenset({"unknown_error", "version_mismatch", "stalled", "crashed"})
 MAX_STUCK = 2
-WAKE_SECONDS = 0.5  # how late a save's beginning is noticed
+WAKE_SECONDS = 1.0  # how late a save's beginning is noticed where readings come seldom
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +267,10 @@ class NvmlSource:
 
     def _take_tick(self, message: Mapping[str, Any]) -> None:
         self._calls.add(message["calls"], message["call_seconds"])
-        samples = [GpuSample(**reading) for reading in message["readings"]]
-        if any(sample.error is None for sample in samples):
-            self._go_up()
-        for sample in samples:
+        for t, gpu, *told in message["rows"]:
+            sample = GpuSample(t, gpu, self._gpus[gpu].uuid, *told)
+            if sample.error is None:
+                self._go_up()
             self._collected += 1
             self._note_error(sample)
             self._tell(sample)

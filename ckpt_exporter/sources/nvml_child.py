@@ -136,14 +136,15 @@ class Sampler:
 
     def _open(self) -> NvmlReader:
         try:
-            ctypes.CDLL(LIBRARY)
+            library = ctypes.CDLL(LIBRARY)
         except OSError as error:
             raise BackendDownError("library_missing", str(error)) from error
         # Only now: without the library its 8,000 lines would be read for nothing at every attempt.
-        from ckpt_exporter.sources.nvml_reader import ERRORS, NvmlReader, error_code  # noqa: PLC0415
+        from ckpt_exporter.sources.nvml_gpu import ERRORS, error_code  # noqa: PLC0415
+        from ckpt_exporter.sources.nvml_reader import NvmlReader  # noqa: PLC0415
 
         self._errors, self._code = ERRORS, error_code
-        reader = NvmlReader(self._times, clock=time.monotonic)
+        reader = NvmlReader(library, self._times, clock=time.monotonic)
         try:
             reader.open()
         except ERRORS as error:
@@ -173,13 +174,13 @@ class Sampler:
 
     def _tick(self, reader: NvmlReader) -> None:
         self._times.tick.clear()
-        readings = []
+        rows = []
         for gpu in reader.gpus:
-            readings.append(reader.read(gpu))
+            rows.append(reader.read(gpu))
             self._output.beat()
         self._pace.note_tick(self._times.tick)
         counts, seconds = self._times.take()
-        self._output.send("tick", readings=readings, calls=counts, call_seconds=round(seconds, 7))
+        self._output.send("tick", rows=rows, calls=counts, call_seconds=round(seconds, 7))
         lost = [gpu for gpu in reader.gpus if gpu.error is not None]
         if lost:
             self._identity_due = min(self._identity_due, time.monotonic() + self._suspect_seconds())

@@ -38,8 +38,11 @@ __all__ = [
 
 CALL_DEADLINE_SECONDS = 5.0
 SAVING_INTERVAL_SECONDS = 1.0
+# How often the time of each directory is looked at while a save is open or a question is out; else the next
+# question's time is known.
 TICK_SECONDS = 1.0
-HEARTBEAT_LIMIT_SECONDS = 10.0
+# A round that is late by so much will not come.
+LATE_SECONDS = 10.0
 # So many calls may wait on dead mounts at a time; beyond it the space of mounts not yet asked stays unknown.
 STUCK_LIMIT = 64
 
@@ -187,10 +190,11 @@ class StorageSource:
         self._written_bytes = written_bytes
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._woken = threading.Event()
         self._thread: threading.Thread | None = None
         self._workers: dict[tuple[str, int], _MountWorker] = {}
         self._entries: Sequence[MountEntry] = ()
-        self._heartbeat = float("-inf")
+        self._next_round = float("-inf")
         self._failing = False
         self._directories: tuple[_Directory, ...] = ()
         self.replace_directories(directories)
@@ -198,6 +202,11 @@ class StorageSource:
     def replace_directories(self, directories: Sequence[DirectorySettings]) -> None:
         """Watch these directories from the next tick on; workers of mounts still in use are kept."""
         self._directories = tuple(_Directory(item.name, fixed_part(item.path)) for item in directories)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look at once which directories are due, as when a save has begun; callable from any thread."""
+        self._woken.set()
 
     def start(self) -> None:
         """Start the thread; a second call does nothing."""
@@ -208,6 +217,7 @@ class StorageSource:
     def stop(self, timeout: float = 1.0) -> None:
         """End the thread within ``timeout`` seconds; a worker stuck in the kernel is left behind, silent."""
         self._stop.set()
+        self.wake()
         if self._thread is not None:
             self._thread.join(timeout)
         for worker in list(self._workers.values()):
@@ -217,13 +227,13 @@ class StorageSource:
     def healthy(self) -> bool:
         """True while the thread runs and its last round went well; dead mounts do not change it."""
         alive = self._thread is not None and self._thread.is_alive()
-        fresh = self._clock() - self._heartbeat < HEARTBEAT_LIMIT_SECONDS
+        fresh = self._clock() - self._next_round < LATE_SECONDS
         return alive and fresh and not self._failing
 
     def tick(self) -> None:
         """Ask about every directory whose time has come; return without waiting for an answer."""
         now = self._clock()
-        self._heartbeat = now
+        self._next_round = now + TICK_SECONDS
         due = [item for item in self._directories if self._is_due(item, now)]
         if not due:
             return
@@ -235,13 +245,27 @@ class StorageSource:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            pause = TICK_SECONDS
             try:
                 self.tick()
+                pause = self._pause()
                 self._failing = False
             except Exception:  # noqa: BLE001 (thread boundary: report, count as unhealthy, try again)
                 self._failing = True
                 _log.exception("storage: a round failed")
-            self._stop.wait(TICK_SECONDS)
+            self._woken.wait(pause)
+            self._woken.clear()
+
+    def _pause(self) -> float:
+        """Return in how many seconds the next round is due."""
+        now, directories = self._clock(), self._directories
+        pause = TICK_SECONDS
+        asking = any(worker.busy for worker in self._workers.values())
+        if not asking and not any(self._saving(item.name) for item in directories):
+            due = min((item.asked for item in directories), default=now) + self._interval_seconds
+            pause = max(TICK_SECONDS, due - now)
+        self._next_round = now + pause
+        return pause
 
     def _is_due(self, item: _Directory, now: float) -> bool:
         worker = self._workers.get(item.worker_key)

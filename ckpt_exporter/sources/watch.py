@@ -74,7 +74,7 @@ class WatchSource:
         self._supervisor.start()
 
     def _start_observer(self) -> None:
-        observer = self._observer = CheckpointObserver(self._settings.queue_size, self._clock)
+        observer = self._observer = CheckpointObserver(self._shared)
         for directory in self._directories:
             self._schedule(directory, self._emitters.get(directory.name))
         observer.start()
@@ -88,6 +88,7 @@ class WatchSource:
     def stop(self) -> None:
         """Stop all threads; returns within a second even when one hangs in a dead mount."""
         self._stopping.set()
+        self._shared.thread_ended.set()
         with self._lock:
             observer, self._observer = self._observer, None
             emitters = list(self._emitters.values())
@@ -176,8 +177,21 @@ class WatchSource:
     # --- supervision ------------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
-        while not self._stopping.wait(self._settings.supervise_seconds):
+        while not self._stopping.is_set():
+            # A thread that says that it ends is looked at when it has ended; a hang is only seen by looking.
+            if self._shared.thread_ended.wait(self._calm_seconds()):
+                self._shared.thread_ended.clear()
+                self._stopping.wait(self._settings.supervise_seconds)
             self._supervise_once()
+
+    def _calm_seconds(self) -> float:
+        settings = self._settings
+        with self._lock:
+            ended = not all(emitter.is_alive() for emitter in self._emitters.values())
+        if ended or self._hung:
+            return settings.supervise_seconds
+        calm = min(settings.supervise_calm_seconds, settings.hung_seconds / 4)
+        return max(settings.supervise_seconds, calm)
 
     def _supervise_once(self) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ckpt_exporter.sources.nvml_reader import power_usage_window, share
+from ckpt_exporter.sources.nvml_gpu import power_usage_window, share
 
 
 @pytest.mark.parametrize(
