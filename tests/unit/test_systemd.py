@@ -79,7 +79,6 @@ def test_reload_and_stop(manager: Manager) -> None:
 def test_watchdog(manager: Manager) -> None:
     """The watchdog is petted a few times in its interval while healthy, and never while not."""
     service = manager.service(WATCHDOG_USEC="8000000", WATCHDOG_PID=str(PID))
-    assert service.pause_seconds == pytest.approx(8 / 3)
     petted = []
     for second, healthy in ((0, True), (1, True), (2, True), (4, False), (6, False), (7, True)):
         manager.now = 1000.0 + second
@@ -97,7 +96,16 @@ def test_no_watchdog(manager: Manager, environment: dict[str, str]) -> None:
     service = manager.service(**environment)
     service.update(ready=False, healthy=True, status="")
     assert manager.told() == []
-    assert service.pause_seconds == float("inf")
+
+
+def test_looks_often_until_ready(manager: Manager) -> None:
+    """Until readiness has been told the loop comes back at once; then a watchdog or nothing sets its pace."""
+    watched, unwatched = manager.service(WATCHDOG_USEC="8000000"), manager.service()
+    assert (watched.pause_seconds, unwatched.pause_seconds) == (0.25, 0.25)
+    for service in (watched, unwatched):
+        service.update(ready=True, healthy=True, status="")
+    assert watched.pause_seconds == pytest.approx(8 / 3)
+    assert unwatched.pause_seconds == float("inf")
 
 
 def test_without_a_manager_nothing_is_said() -> None:
