@@ -37,7 +37,7 @@ def fingerprint(directory: str) -> Fingerprint:
     except FileNotFoundError:
         return ()
     found: list[tuple[str, int, int, int, int]] = []
-    for name in sorted(names):
+    for name in sorted(names)[: FRAGMENT_LIMIT + 1]:  # one more tells that there are too many
         try:
             status = os.stat(os.path.join(directory, name))
         except OSError:  # gone since, or a link to nowhere

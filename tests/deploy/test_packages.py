@@ -134,6 +134,18 @@ def test_zsh() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+SHELLCHECK = shutil.which("shellcheck", path=Path(sys.executable).parent) or shutil.which("shellcheck")
+
+
+@pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is missing")
+def test_scripts_are_clean() -> None:
+    """The linter finds nothing in the shell scripts that are shipped."""
+    scripts = sorted((REPOSITORY / "deploy").glob("*/*.sh"))
+    assert {"prolog.sh", "epilog.sh", "launcher.sh", "bundle.sh"} <= {script.name for script in scripts}
+    done = run(str(SHELLCHECK), "-x", "-P", "SCRIPTDIR", *scripts)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
 # --- licences and bill of materials
 
 

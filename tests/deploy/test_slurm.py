@@ -203,16 +203,6 @@ class TestRefused:
         assert "nothing is watched" in node.prolog(53, f"ckpt={node.scratch}/x")
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is missing")
-def test_scripts_are_clean() -> None:
-    """The linter finds nothing in the scripts."""
-    scripts = sorted(SLURM.glob("*.sh"))
-    done = subprocess.run(
-        ["shellcheck", "-x", "-P", SLURM, *scripts], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "")
-
-
 class TestStale:
     @staticmethod
     def age(file: Path, minutes: float) -> None:
@@ -267,6 +257,24 @@ class TestWithTheDaemon:
 
         node.epilog(70)
         wait_until(lambda: not daemon.scrape().series(dir="physics"), what="series gone")
+
+    def test_jobs_beside_a_save(self, node: Node, daemon: Daemon) -> None:
+        """A job that comes and goes during another job's save changes nothing about that save."""
+        for name in ("a", "b"):
+            (node.scratch / name).mkdir()
+        node.prolog(80, f"ckpt={node.scratch}/a ckpt_name=a")
+        daemon.wait_watching("a")
+        with (node.scratch / "a/model.pt").open("wb", buffering=0) as file:
+            file.write(bytes(1000))
+            wait_until(lambda: daemon.scrape().value("ckpt_saves_in_progress", dir="a") == 1, what="save")
+            node.prolog(81, f"ckpt={node.scratch}/b ckpt_name=b")
+            daemon.wait_watching("b")
+            node.epilog(81)
+            wait_until(lambda: not daemon.scrape().series(dir="b"), what="series gone")
+            assert daemon.scrape().value("ckpt_saves_in_progress", dir="a") == 1
+            file.write(bytes(1000))
+        daemon.expect("a", complete=1, size_bytes=2000, files=1)
+        assert daemon.scrape().value("ckpt_written_bytes_total", dir="a") == 2000
 
     def test_bad_fragment_beside_a_good_one(self, node: Node, daemon: Daemon) -> None:
         """A bad fragment is told in the log and a metric, alone, and forgiven when it is gone."""

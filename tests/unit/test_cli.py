@@ -17,7 +17,7 @@ import pytest
 
 from ckpt_exporter import __version__
 from ckpt_exporter.cli import main, parse_arguments
-from ckpt_exporter.config.schema import Config, GpuSettings, HistorySettings, WebSettings
+from ckpt_exporter.config.schema import Config, GpuSettings, HistorySettings, IncludeSettings, WebSettings
 from ckpt_exporter.errors import CkptExporterError, ConfigError, UsageError
 from ckpt_exporter.model import DirectorySettings
 
@@ -104,6 +104,12 @@ class TestRun:
         """--watch alone gives the default settings and no recording."""
         assert main(["run", "--watch", "/data/ckpt"]) == 0
         assert rooms.calls[0][:3] == (Config((DirectorySettings("ckpt", "/data/ckpt"),)), None, None)
+
+    def test_fragments_alone(self, rooms: Rooms) -> None:
+        """A directory of fragments is enough to start with: jobs bring what there is to watch."""
+        assert main(["run", "--config.directory=/run/nothing-yet"]) == 0
+        config = rooms.calls[0][0]
+        assert config == Config((), include=IncludeSettings("/run/nothing-yet"))
 
     def test_reload_reads_the_file_again(self, rooms: Rooms, tmp_path: Path) -> None:
         """Reloading reads the changed file with the same flags, and tells a bad one without a new start."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ from ckpt_exporter.config.fragments import Fragments, fingerprint
 from ckpt_exporter.config.schema import Config, GpuSettings, IncludeSettings, WebSettings
 from ckpt_exporter.errors import ConfigError
 from ckpt_exporter.model import DirectorySettings
+from ckpt_exporter.sources.following import Following
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -287,6 +289,23 @@ def test_check_reads_fragments(tmp_path: Path, capsys: pytest.CaptureFixture[str
     fragment.write_text("directories: 7")
     assert main(["check", f"--config.file={config}"]) == 2
     assert capsys.readouterr().err == f"{fragment}: directories: must be a list (got 7)\n"
+
+
+def test_following_survives_a_failure() -> None:
+    """A look that fails is told, and the next one notifies."""
+    looks: list[int] = []
+    notified = threading.Event()
+
+    def due() -> bool:
+        looks.append(1)
+        if len(looks) == 1:
+            raise RuntimeError("a file system that answers nonsense")
+        return True
+
+    following = Following(due, notified.set, interval_seconds=0.001)
+    following.start()
+    assert notified.wait(10)
+    following.stop()
 
 
 class TestExporter:
