@@ -14,7 +14,7 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from typing import Final, Literal, TextIO, Union
+from typing import TYPE_CHECKING, Final, Literal, TextIO, Union
 
 LogLevel = Literal["debug", "info", "warn", "error"]
 LogFormat = Literal["logfmt", "json"]
@@ -239,7 +239,13 @@ def _identity(record: logging.LogRecord) -> tuple[str, ...]:
     return fixed + tuple(str(known.get(name)) for name in _IDENTITY_FIELDS)
 
 
-class LineHandler(logging.StreamHandler[TextIO]):
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[TextIO]
+else:
+    _StreamHandler = logging.StreamHandler  # takes no type before Python 3.11
+
+
+class LineHandler(_StreamHandler):
     """Write lines to a stream of any encoding; a stream that is gone or full loses the line, nothing more."""
 
     def format(self, record: logging.LogRecord) -> str:
