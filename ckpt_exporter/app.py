@@ -146,17 +146,21 @@ class Exporter:
 
     def tick(self) -> float:
         """Let saves that have gone quiet end; return in how many seconds to come again."""
-        unix_minus_t = time.time() - self._clock()
-        if abs(unix_minus_t - self.ledger.unix_minus_t) > CLOCK_STEP_SECONDS:
-            step = unix_minus_t - self.ledger.unix_minus_t
-            log_event(_LOG, logging.WARNING, "the clock was set", seconds=round(step, 3))
-            self.ledger.set_clock(unix_minus_t)
+        self._follow_clock()
         saving = self.ledger.tick(self._clock())
         recorder = self._recorder
         if recorder is not None and recorder.failed is not None:
             self._recorder = None
             log_event(_LOG, logging.ERROR, "recording stopped", reason=recorder.failed)
         return TICK_SECONDS if saving else IDLE_TICK_SECONDS
+
+    def _follow_clock(self) -> None:
+        before, unix, after = self._clock(), time.time(), self._clock()
+        step = unix - before - self.ledger.unix_minus_t
+        # A thread that had to wait between the readings has not seen a clock being set.
+        if abs(step) > CLOCK_STEP_SECONDS and after - before < CLOCK_STEP_SECONDS / 2:
+            log_event(_LOG, logging.WARNING, "the clock was set", seconds=round(step, 3))
+            self.ledger.set_clock(unix - before)
 
     def stop(self) -> None:
         """Stop everything, in less than two seconds; what is committed by now is counted."""
