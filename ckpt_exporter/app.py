@@ -92,7 +92,7 @@ class Exporter:
             on_fact=recorder.write if recorder is not None else None,
             on_bubble=self._on_bubble,
         )
-        self._history = _history(config.history, self.ledger)
+        self._history = _history(config, self.ledger)
         self._gpu_backend, make_gpus = gpus or _configured_gpus(config)
         self._gpus = make_gpus(self.ledger.feed, self._is_saving) if make_gpus is not None else None
         owners = GpuOwners(self._gpu_processes, lambda: self._gpus is not None and self._gpus.mapping_known)
@@ -292,10 +292,15 @@ def _is_ignored(directory: DirectorySettings, path: str) -> bool:
     return is_noise(path) or is_ignored(path, directory.ignore)
 
 
-def _history(settings: HistorySettings, ledger: Ledger) -> HistoryRecorder | None:
-    """Make what keeps the history; a default place that this user cannot use means none, and no error."""
+def _history(config: Config, ledger: Ledger) -> HistoryRecorder | None:
+    """Make what keeps the history; a default place that this user cannot use means none, and no error.
+
+    Raises CkptExporterError for a place that is watched: the history would be seen as a checkpoint.
+    """
+    settings = config.history
     if settings.path is None:
         return None
+    _refuse_watched("keep the history in", settings.path, settings.path, config)
     reason = why_unusable(settings.path) if settings.path == HistorySettings().path else None
     if reason is not None:
         log_event(
@@ -329,16 +334,19 @@ def recording_to(path: str | None, config: Config) -> Iterator[Recorder | None]:
     if path is None:
         yield None
         return
-    absolute = os.path.abspath(path)
-    for directory in config.directories:
-        if relative_to(absolute, fixed_prefix(directory.path)) is not None:
-            raise CkptExporterError(f"cannot record to {path}: it lies below the watched {directory.path}")
+    _refuse_watched("record to", path, os.path.abspath(path), config)
     try:
         stream: IO[str] = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed below)
     except OSError as error:
         raise CkptExporterError(f"cannot record to {path}: {error.strerror}") from error
     with stream:
         yield Recorder(stream)
+
+
+def _refuse_watched(what: str, shown: str, path: str, config: Config) -> None:
+    for directory in config.directories:
+        if relative_to(path, fixed_prefix(directory.path)) is not None:
+            raise CkptExporterError(f"cannot {what} {shown}: it lies below the watched {directory.path}")
 
 
 class _Signals:
