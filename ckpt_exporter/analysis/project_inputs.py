@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from ckpt_exporter.analysis.bench_result import BENCH_RUN
 from ckpt_exporter.analysis.job_saves import job_saves
 from ckpt_exporter.analysis.numbers import seconds_text, size_text
 from ckpt_exporter.analysis.statistics import mean, median
@@ -218,7 +219,12 @@ def _mean_known(values: list[float | None] | list[int | None]) -> float | None:
 
 
 def _interval_seconds(saves: list[JobSave]) -> float | None:
-    """Return the usual time between starts: the median, since a run may have been interrupted."""
+    """Return the usual time between starts: the median, since a run may have been interrupted.
+
+    None for the bursts of a bench, between which nothing is trained.
+    """
+    if any(record.run == BENCH_RUN for save in saves for record in save.records):
+        return None
     starts = sorted(save.start_unix for save in saves)
     gaps = [b - a for a, b in pairwise(starts)]
     return median(gaps) if gaps else None
@@ -257,7 +263,7 @@ def _notes(saves: list[JobSave], bubbles: list[JobSave], observed: float | None)
             f"{len(bubbles)} of {len(saves)} saves have a bubble figure; "
             "the others are taken to cost the same."
         )
-    if observed is None:
+    if observed is None and _interval_seconds(saves) is not None:
         notes.append(
             "No GPU was observed: the run's time is the usual time between saves times their number."
         )

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from ckpt_exporter import __version__
+from ckpt_exporter.cli.compare import COMPARE
 from ckpt_exporter.cli.daemon import CHECK, DEMO, RUN
 from ckpt_exporter.cli.parser import (
     EXIT_FAILURE,
@@ -34,6 +35,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "run": RUN,
     "demo": DEMO,
     "check": CHECK,
+    "compare": COMPARE,
     "project": PROJECT,
     "replay": REPLAY,
 }
