@@ -29,6 +29,7 @@ class WriterResult:
     sync_seconds: float = 0.0
     slowest_seconds: float | None = None
     fastest_seconds: float | None = None
+    direct: bool = False
 
 
 @dataclass(frozen=True, slots=True)

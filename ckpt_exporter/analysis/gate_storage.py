@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ckpt_exporter.analysis.gates import Evidence
     from ckpt_exporter.config.gates import Gates, StorageGate
 
+EXACT_SECONDS: Final = 0.25
 _MISSING: Final = f"{UNKNOWN} (give --bench)"
 
 
@@ -90,11 +91,16 @@ def _agreement(limit: float, repetitions: list[Repetition]) -> Check:
 
 
 def disagreement(repetition: Repetition) -> float | None:
-    """Return by what share detector and writers differ, in bytes or in duration, whichever is more."""
+    """Return by what share detector and writers differ, in bytes or in duration, whichever is more.
+
+    A quarter of a second is as exact as events are: within it durations are the same.
+    """
     save, writers = repetition.save, repetition.writers
     if save is None or save.duration_seconds is None or not writers.seconds or not writers.bytes:
         return None
-    return max(abs(save.duration_seconds / writers.seconds - 1), abs(save.bytes / writers.bytes - 1))
+    apart = abs(save.duration_seconds - writers.seconds)
+    in_time = apart / writers.seconds if apart > EXACT_SECONDS else 0.0
+    return max(in_time, abs(save.bytes / writers.bytes - 1))
 
 
 def _synced(evidence: Evidence) -> Check:

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from ckpt_exporter import __version__
+from ckpt_exporter.cli.bench import BENCH
 from ckpt_exporter.cli.compare import COMPARE
 from ckpt_exporter.cli.daemon import CHECK, DEMO, RUN
 from ckpt_exporter.cli.parser import (
@@ -37,6 +38,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "check": CHECK,
     "compare": COMPARE,
     "project": PROJECT,
+    "bench": BENCH,
     "replay": REPLAY,
 }
 
