@@ -103,7 +103,9 @@ def run_bench(
 def _check_space(directory: str, shape: Shape, options: BenchOptions) -> None:
     space = read_space(directory)
     if space is None:
-        raise UsageError(f"{one_line(directory)} is no directory: name one on the storage to measure")
+        raise UsageError(
+            f"{one_line(directory)} is no directory on a file system with room: name one on the storage"
+        )
     fill = _fill_bytes(shape, options) if "full" in options.caches else 0
     needed = int((shape.bytes + fill) * _SPARE)
     if needed > space[0]:

@@ -10,6 +10,7 @@ from ckpt_exporter.analysis.gate_storage import burst_bandwidth, disagreement
 from ckpt_exporter.analysis.numbers import (
     UNKNOWN,
     bandwidth_text,
+    counted,
     percent_text,
     plain,
     seconds_text,
@@ -32,7 +33,8 @@ def bench_document(result: BenchResult) -> Document:
     blocks: list[Block] = [
         Paragraph(
             f"{result.shape['title']}: {plain(result.shape['files'])} files, "
-            f"{size_text(result.shape['bytes'])} a burst, {plain(result.options['writers'])} writers, {_way(result)}, on {_place(result)}."
+            f"{size_text(result.shape['bytes'])} a burst, {plain(result.options['writers'])} writers, "
+            f"{_way(result)}, on {_place(result)}."
         ),
         _summary(result),
     ]
@@ -93,14 +95,14 @@ def _summary(result: BenchResult) -> Table:
 def _warnings(result: BenchResult) -> Iterator[str]:
     if not result.options.get("fsync") and not result.options.get("direct"):
         yield (
-            "Nothing was synced: this is the bandwidth of the page cache, as a job that does not sync sees it, "
-            "not that of the storage."
+            "Nothing was synced: this is the bandwidth of the page cache, as a job that does not sync sees "
+            "it, not that of the storage."
         )
     if result.options.get("direct") and not all(r.writers.direct for r in result.repetitions):
         yield "This file system refuses direct writes: they went through the page cache."
     unseen = sum(r.save is None for r in result.repetitions)
     if unseen:
-        yield f"{plain(unseen)} bursts were not seen as saves: the exporter would miss them here."
+        yield f"{counted(unseen, 'burst')} not seen as a save: the exporter would miss that here."
     worst = max((found for r in result.repetitions if (found := disagreement(r)) is not None), default=0.0)
     if worst > AGREEMENT:
         yield (
@@ -109,7 +111,7 @@ def _warnings(result: BenchResult) -> Iterator[str]:
         )
     odd = [r for r in result.repetitions if r.save is not None and r.save.result != "complete"]
     if odd:
-        yield f"{plain(len(odd))} bursts were taken for saves that were not completed."
+        yield f"{counted(len(odd), 'burst')} taken for a save that was not completed."
 
 
 def _bursts(result: BenchResult) -> Table:

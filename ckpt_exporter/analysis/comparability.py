@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from ckpt_exporter.analysis.numbers import percent_text, plain, size_text
+from ckpt_exporter.analysis.numbers import counted, percent_text, plain, size_text
 from ckpt_exporter.analysis.statistics import median
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ def warnings_of(baseline: Arm, candidate: Arm) -> tuple[str, ...]:
 def _counts(baseline: Arm, candidate: Arm) -> Iterator[str]:
     for arm in (baseline, candidate):
         if len(arm.saves) < _MIN_SAVES:
-            count = plain(len(arm.saves))
-            yield f"The {arm.name} has {count} complete saves; below {_MIN_SAVES} there is no verdict."
+            count = counted(len(arm.saves), "complete save")
+            yield f"The {arm.name} has {count}; below {_MIN_SAVES} there is no verdict."
         if arm.incomplete:
             total = plain(len(arm.all_saves))
             yield f"{plain(arm.incomplete)} of {total} saves of the {arm.name} were not completed."
     seen = {(r.node, r.path, r.start_unix) for save in baseline.all_saves for r in save.records}
     both = sum((r.node, r.path, r.start_unix) in seen for save in candidate.all_saves for r in save.records)
     if both:
-        yield f"{plain(both)} saves are in both arms: choose windows or runs that do not overlap."
+        yield f"{counted(both, 'save')} in both arms: choose windows or runs that do not overlap."
 
 
 def _contents(baseline: Arm, candidate: Arm) -> Iterator[str]:

@@ -154,7 +154,7 @@ class TestWarnings:
 
         assert "baseline has 4 complete saves" in said
         assert "1 of 6 saves of the candidate were not completed" in said
-        assert "4 saves are in both arms" in said
+        assert "4 saves in both arms" in said
         assert "Nodes differ (1 against 2)" in said
 
     def test_another_pace(self) -> None:
