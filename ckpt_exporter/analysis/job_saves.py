@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 # Nodes begin a save together, and their clocks agree to a second or so.
 _APART_SECONDS: Final = 60.0
-# Schedulers whose job id is the same on every node of a job.
-_SAME_ID_ON_ALL_NODES: Final = frozenset({"slurm", "pbs", "lsf", "sge", "torchelastic"})
+# These give each node's part of a job (a pod, a unit) an id of its own.
+_AN_ID_A_NODE: Final = frozenset({"kubernetes", "systemd"})
 # So many jobs may write the same step of the same directory's name at the same time.
 _MOST_AT_ONCE: Final = 7
 
@@ -161,11 +161,6 @@ def _together(group: list[SaveRecord], record: SaveRecord) -> bool:
     return record.start_unix <= max(other.end_unix for other in group) + _APART_SECONDS
 
 
-def _job(record: SaveRecord) -> tuple[str, str] | None:
-    """Return what tells a job from others on every node; None where it is not known.
-
-    Other schedulers (Kubernetes, systemd) give each node's part of a job an id of its own.
-    """
-    if record.run_id is None or record.scheduler not in _SAME_ID_ON_ALL_NODES:
-        return None
-    return record.scheduler, record.run_id
+def _job(record: SaveRecord) -> str | None:
+    """Return what tells a job from others on every node; None where it is not known."""
+    return None if record.scheduler in _AN_ID_A_NODE else record.run_id
