@@ -132,6 +132,9 @@ class Exporter:
             self._recorder.start(self._clock(), time.time(), self.config.directories)
         if self._history is not None:
             self._history.start()
+        elif reason := _why_no_history(self.config.history):
+            message = "no history is kept: set history.path to a file that can be written"
+            log_event(_LOG, logging.INFO, message, reason=reason)
         self._writers.replace_directories(directory.name for directory in self.config.directories)
         self._storage.start()
         if self._gpus is not None:
@@ -292,22 +295,22 @@ def _is_ignored(directory: DirectorySettings, path: str) -> bool:
     return is_noise(path) or is_ignored(path, directory.ignore)
 
 
+def _why_no_history(settings: HistorySettings) -> str | None:
+    """Say why a default place cannot be used: that means no history, and is no error."""
+    if settings.path is None or settings.path != HistorySettings().path:
+        return None
+    return why_unusable(settings.path)
+
+
 def _history(config: Config, ledger: Ledger) -> HistoryRecorder | None:
-    """Make what keeps the history; a default place that this user cannot use means none, and no error.
+    """Make what keeps the history, if one is to be kept.
 
     Raises CkptExporterError for a place that is watched: the history would be seen as a checkpoint.
     """
     settings = config.history
-    if settings.path is None:
+    if settings.path is None or _why_no_history(settings) is not None:
         return None
     _refuse_watched("keep the history in", settings.path, settings.path, config)
-    reason = why_unusable(settings.path) if settings.path == HistorySettings().path else None
-    if reason is not None:
-        log_event(
-            _LOG, logging.INFO, "no history is kept: set history.path to a file that can be written",
-            reason=reason,
-        )  # fmt: skip
-        return None
     # In a container the host name is the container's; the node's name comes from its specification.
     node = os.environ.get("NODE_NAME") or socket.gethostname()
     place = Place(settings.path, node, settings.retention_seconds, settings.max_bytes)
