@@ -110,7 +110,7 @@ class Exporter:
             on_bubble=self._on_bubble,
             on_begin=self._on_begin,
         )
-        self._history = _history(config.history, self.ledger)
+        self._history = _history(config, self.ledger)
         self._gpu_backend, make_gpus = gpus or _configured_gpus(config)
         self._gpus = make_gpus(self.ledger.feed, self._is_saving) if make_gpus is not None else None
         owners = GpuOwners(self._gpu_processes, lambda: self._gpus is not None and self._gpus.mapping_known)
@@ -158,6 +158,9 @@ class Exporter:
             self._recorder.start(self._clock(), time.time(), self.config.directories)
         if self._history is not None:
             self._history.start()
+        elif reason := _why_no_history(self.config.history):
+            message = "no history is kept: set history.path to a file that can be written"
+            log_event(_LOG, logging.INFO, message, reason=reason)
         self._writers.replace_directories(directory.name for directory in self.config.directories)
         self._storage.start()
         if self._gpus is not None:
@@ -172,11 +175,7 @@ class Exporter:
 
     def tick(self) -> float:
         """Let saves that have gone quiet end; return in how many seconds to come again."""
-        unix_minus_t = time.time() - self._clock()
-        if abs(unix_minus_t - self.ledger.unix_minus_t) > CLOCK_STEP_SECONDS:
-            step = unix_minus_t - self.ledger.unix_minus_t
-            log_event(_LOG, logging.WARNING, "the clock was set", seconds=round(step, 3))
-            self.ledger.set_clock(unix_minus_t)
+        self._follow_clock()
         saving = self.ledger.tick(self._clock())
         recorder = self._recorder
         if recorder is not None and recorder.failed is not None:
@@ -186,6 +185,14 @@ class Exporter:
         if saving:
             return TICK_SECONDS
         return JUDGING_TICK_SECONDS if self.ledger.judging else IDLE_TICK_SECONDS
+
+    def _follow_clock(self) -> None:
+        before, unix, after = self._clock(), time.time(), self._clock()
+        step = unix - before - self.ledger.unix_minus_t
+        # A thread that had to wait between the readings has not seen a clock being set.
+        if abs(step) > CLOCK_STEP_SECONDS and after - before < CLOCK_STEP_SECONDS / 2:
+            log_event(_LOG, logging.WARNING, "the clock was set", seconds=round(step, 3))
+            self.ledger.set_clock(unix - before)
 
     def stop(self) -> None:
         """Stop everything, in less than two seconds; what is committed by now is counted."""
@@ -362,17 +369,22 @@ def _is_ignored(directory: DirectorySettings, path: str) -> bool:
     return is_noise(path) or is_ignored(path, directory.ignore)
 
 
-def _history(settings: HistorySettings, ledger: Ledger) -> HistoryRecorder | None:
-    """Make what keeps the history; a default place that this user cannot use means none, and no error."""
-    if settings.path is None:
+def _why_no_history(settings: HistorySettings) -> str | None:
+    """Say why a default place cannot be used: that means no history, and is no error."""
+    if settings.path is None or settings.path != HistorySettings().path:
         return None
-    reason = why_unusable(settings.path) if settings.path == HistorySettings().path else None
-    if reason is not None:
-        log_event(
-            _LOG, logging.INFO, "no history is kept: set history.path to a file that can be written",
-            reason=reason,
-        )  # fmt: skip
+    return why_unusable(settings.path)
+
+
+def _history(config: Config, ledger: Ledger) -> HistoryRecorder | None:
+    """Make what keeps the history, if one is to be kept.
+
+    Raises CkptExporterError for a place that is watched: the history would be seen as a checkpoint.
+    """
+    settings = config.history
+    if settings.path is None or _why_no_history(settings) is not None:
         return None
+    _refuse_watched("keep the history in", settings.path, settings.path, config)
     # In a container the host name is the container's; the node's name comes from its specification.
     node = os.environ.get("NODE_NAME") or socket.gethostname()
     place = Place(settings.path, node, settings.retention_seconds, settings.max_bytes)
@@ -399,10 +411,7 @@ def recording_to(path: str | None, config: Config) -> Iterator[Recorder | None]:
     if path is None:
         yield None
         return
-    absolute = os.path.abspath(path)
-    for directory in config.directories:
-        if relative_to(absolute, fixed_prefix(directory.path)) is not None:
-            raise CkptExporterError(f"cannot record to {path}: it lies below the watched {directory.path}")
+    _refuse_watched("record to", path, os.path.abspath(path), config)
     try:
         stream: IO[str] = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed below)
     except OSError as error:
@@ -423,6 +432,12 @@ def _following(fragments: Fragments | None, notify: Callable[[], None]) -> Itera
         yield
     finally:
         following.stop()
+
+
+def _refuse_watched(what: str, shown: str, path: str, config: Config) -> None:
+    for directory in config.directories:
+        if relative_to(path, fixed_prefix(directory.path)) is not None:
+            raise CkptExporterError(f"cannot {what} {shown}: it lies below the watched {directory.path}")
 
 
 class _Signals:

@@ -17,13 +17,15 @@ _TIME_STEPS: Final = (
 )  # fmt: skip
 
 
-def number_ticks(low: float, high: float, count: int = 5) -> tuple[float, ...]:
-    """Return about ``count`` round numbers that span ``low`` to ``high``, both included."""
+def number_ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> tuple[float, ...]:
+    """Return about ``count`` round numbers (``whole`` ones) that span ``low`` to ``high``, both included."""
     if high <= low:
         high = low + (abs(low) or 1.0)
     rough = (high - low) / count
     size = 10.0 ** math.floor(math.log10(rough))
-    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= rough * 0.999)
+    factors = (1, 2, 5, 10) if whole else (1, 2, 2.5, 5, 10)
+    step = next(size * factor for factor in factors if size * factor >= rough * 0.999)
+    step = max(1.0, step) if whole else step
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return tuple(index * step for index in range(first, last + 1))
 

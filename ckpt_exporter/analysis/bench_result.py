@@ -11,6 +11,8 @@ from ckpt_exporter.history.records import Measurements, SaveRecord
 from ckpt_exporter.logs import one_line
 
 KIND: Final = "ckpt-exporter bench"
+# The run that its saves belong to: they follow each other without training in between.
+BENCH_RUN: Final = "ckpt-exporter bench"
 VERSION: Final = 1
 _MAX_FILE_BYTES: Final = 64 << 20
 
@@ -27,6 +29,7 @@ class WriterResult:
     sync_seconds: float = 0.0
     slowest_seconds: float | None = None
     fastest_seconds: float | None = None
+    direct: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,8 @@ def _labelled(chart: Chart, frame: _Frame) -> list[tuple[float, str]]:
         if chart.x_is_time:
             moments = time_ticks(frame.x_low, frame.x_high)
             return [(frame.x(tick), time_tick_text(tick, moments)) for tick in moments]
-        ticks = number_ticks(frame.x_low, frame.x_high, 8)
+        whole = all(x == int(x) for series in chart.series for x, _ in series.points)
+        ticks = number_ticks(frame.x_low, frame.x_high, 8, whole=whole)
         inside = [tick for tick in ticks if frame.x_low <= tick <= frame.x_high]
         return [(frame.x(tick), tick_text(tick, ticks)) for tick in inside]
     step_px = frame.width / max(1, len(chart.labels))

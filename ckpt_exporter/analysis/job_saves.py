@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 # Nodes begin a save together, and their clocks agree to a second or so.
 _APART_SECONDS: Final = 60.0
+# These give each node's part of a job (a pod, a unit) an id of its own.
+_AN_ID_A_NODE: Final = frozenset({"kubernetes", "systemd"})
+# So many jobs may write the same step of the same directory's name at the same time.
+_MOST_AT_ONCE: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +139,15 @@ def _extreme(choose: Callable[[list[float]], float], values: Sequence[float | No
 def job_saves(records: Iterable[SaveRecord]) -> tuple[JobSave, ...]:
     """Join what several nodes wrote of one checkpoint at about the same time; in the order of their ends."""
     groups: list[list[SaveRecord]] = []
-    open_groups: dict[tuple[object, ...], list[SaveRecord]] = {}
+    recent: dict[tuple[object, ...], list[list[SaveRecord]]] = {}
     for record in sorted(records, key=lambda r: (r.start_unix, r.end_unix)):
-        key = (record.directory, record.step, record.run_id, record.path if record.step is None else None)
-        group = open_groups.get(key)
-        if group is None or not _together(group, record):
-            group = open_groups[key] = []
+        key = (record.directory, record.step, record.path if record.step is None else None)
+        candidates = recent.setdefault(key, [])
+        group = next((each for each in candidates if _together(each, record)), None)
+        if group is None:
+            group = []
             groups.append(group)
+            recent[key] = [*candidates[-_MOST_AT_ONCE:], group]
         group.append(record)
     return tuple(sorted((JobSave(tuple(group)) for group in groups), key=lambda s: s.end_unix))
 
@@ -149,4 +155,12 @@ def job_saves(records: Iterable[SaveRecord]) -> tuple[JobSave, ...]:
 def _together(group: list[SaveRecord], record: SaveRecord) -> bool:
     if any(other.node == record.node for other in group):
         return False
+    jobs = {job for each in (*group, record) if (job := _job(each)) is not None}
+    if len(jobs) > 1:
+        return False
     return record.start_unix <= max(other.end_unix for other in group) + _APART_SECONDS
+
+
+def _job(record: SaveRecord) -> str | None:
+    """Return what tells a job from others on every node; None where it is not known."""
+    return None if record.scheduler in _AN_ID_A_NODE else record.run_id

@@ -75,6 +75,11 @@ def percent_text(ratio: float | None, decimals: int = 2) -> str:
     return UNKNOWN if ratio is None or not math.isfinite(ratio) else f"{plain(ratio * 100, decimals)} %"
 
 
+def counted(number: int, noun: str) -> str:
+    """Write a number of things, one or several."""
+    return f"{plain(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def factor_text(value: float | None) -> str:
     """Write a factor, such as x1.89."""
     return UNKNOWN if value is None or not math.isfinite(value) else f"x{significant(value)}"

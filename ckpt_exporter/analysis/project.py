@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from ckpt_exporter.analysis.numbers import seconds_text
 from ckpt_exporter.analysis.project_inputs import ProjectInputs, completed
 from ckpt_exporter.analysis.whatif import (
     FixedPart,
@@ -80,6 +81,9 @@ def projection(given: ProjectInputs) -> Projection:
 def split_of(inputs: ProjectInputs) -> Split:
     """Say how much of today's save is write-bound: measured, from two saves, from bytes, or unknown."""
     seconds = inputs.save_seconds or 0.0
+    if inputs.flow_seconds is not None and inputs.write_seconds is None:
+        told = f"not known: bytes flowed in {seconds_text(inputs.flow_seconds)}, the rest may be syncing"
+        return Split(1.0, told, known=False)
     if inputs.write_seconds is not None:
         return Split(inputs.write_seconds / seconds, "the time in which bytes flowed")
     if inputs.to_save_seconds is not None and inputs.bandwidth and inputs.to_bandwidth:

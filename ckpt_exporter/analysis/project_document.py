@@ -135,11 +135,10 @@ def _comparison(data: Data) -> Table:
         if any(arm.get(key) is not None for arm in arms)
     ]
     if len(arms) > 1:
-        speed = arms[1]["save_speedup"]
-        less = percent_text(arms[1]["save_seconds_reduction_share"], 0)
-        rows.insert(
-            1, ("... against today", factor_text(1.0), f"{factor_text(speed)} as fast, {less} shorter")
-        )
+        less = arms[1]["save_seconds_reduction_share"]
+        told = f"{percent_text(abs(less), 0)} {'shorter' if less >= 0 else 'longer'}"
+        speed = factor_text(arms[1]["save_speedup"])
+        rows.insert(1, ("... against today", factor_text(1.0), f"{speed} as fast, {told}"))
     columns = (Column("", _LEFT), Column("today"), Column("then"))[: len(arms) + 1]
     return Table("Today and then" if len(arms) > 1 else "Today", columns, tuple(rows))
 
@@ -160,7 +159,7 @@ def _bandwidths_told(p: Projection, data: Data) -> Iterator[Block]:
     if told["fixed_seconds"] is not None:
         yield Paragraph(_fixed_told(p, told))
     elif not p.split.known and bandwidth_factor(p.inputs) is not None:
-        yield Paragraph(_unknown_split(data), "warning")
+        yield Paragraph(_unknown_split(p, data), "warning")
 
 
 def _bandwidth_table(p: Projection, told: Data) -> Iterator[tuple[str, ...]]:
@@ -213,19 +212,21 @@ def _fixed_told(p: Projection, told: Data) -> str:
     return text + ". No storage makes a save shorter than that."
 
 
-def _unknown_split(data: Data) -> str:
+def _unknown_split(p: Projection, data: Data) -> str:
     then = data["then"]
-    ends = sorted([then["save_seconds"], then["save_seconds_if_all_scales"]])
-    between = seconds_text(ends[0])
-    if ends[1] - ends[0] > 0.01 * ends[1]:
-        between = f"{seconds_text(ends[0])} (if all of it is write-bound) to {seconds_text(ends[1])}"
+    flow, factor = p.inputs.flow_seconds, bandwidth_factor(p.inputs)
+    ends = [then["save_seconds"], then["save_seconds_if_all_scales"]]
+    if flow is not None and factor is not None:
+        ends.append(p.today.seconds - flow + flow / factor)
+    low, high = min(ends), max(ends)
+    if high - low > 0.01 * high:
         return (
-            f"How much of the save is write-bound is not known for sure, so the save would take {between}. "
-            "Give --write-seconds, or measure with --history."
+            f"How much of the save is write-bound is not known for sure, so it would take {seconds_text(low)} "
+            f"(if all of it is) to {seconds_text(high)}. Give --write-seconds, or measure both storages with bench."
         )
     return (
-        f"The whole save is taken to be write-bound: {between} is the best that this bandwidth can bring. "
-        "Give --write-seconds (the time in which bytes flow), or measure with --history."
+        f"The whole save is taken to be write-bound: {seconds_text(low)} is the best that this bandwidth can "
+        "bring. Give --write-seconds (the time in which bytes flow), or measure with --history."
     )
 
 

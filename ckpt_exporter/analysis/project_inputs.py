@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from ckpt_exporter.analysis.bench_result import BENCH_RUN
 from ckpt_exporter.analysis.job_saves import job_saves
 from ckpt_exporter.analysis.numbers import seconds_text, size_text
 from ckpt_exporter.analysis.statistics import mean, median
@@ -20,14 +21,22 @@ EXAMPLE: Final = (
     "ckpt-exporter project --run-seconds=36000 --saves=20 --save-seconds=178 --to-save-seconds=94"
 )
 
+# Bytes that flow for less than this share of a save do not explain how long it takes.
+_MOSTLY: Final = 0.5
+_CACHED: Final = (
+    "Bytes flowed during less than half of a save: into the page cache, it seems. The bandwidth taken for "
+    "today is that of the whole save, and its write-bound part is not known."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ProjectInputs:
     """Everything that can be said of a run and of what is to change; None is not said.
 
     Seconds, bytes, bytes per second. ``bubble_seconds`` is the training time that one save costs (not said:
-    all of it), ``writing_bubble_seconds`` the part of it in which bytes flowed. ``roundings`` holds, by
-    field, by how much a number may be off as it was typed.
+    all of it), ``writing_bubble_seconds`` the part of it in which bytes flowed. ``flow_seconds`` is the time
+    in which bytes were seen to flow where that is too little to be the write-bound part: into the page cache.
+    ``roundings`` holds, by field, by how much a number may be off as it was typed.
     """
 
     source: str = "given numbers"
@@ -37,6 +46,7 @@ class ProjectInputs:
     bubble_seconds: float | None = None
     writing_bubble_seconds: float | None = None
     write_seconds: float | None = None
+    flow_seconds: float | None = None
     bytes: float | None = None
     written_bytes: float | None = None
     bandwidth: float | None = None
@@ -186,6 +196,10 @@ def measured_inputs(measurements: Measurements) -> ProjectInputs:
     durations = [s.duration_seconds for s in saves if s.duration_seconds is not None]
     bubbles = [s for s in saves if s.bubble_seconds is not None]
     active = [s.active_seconds for s in saves if s.active_seconds is not None]
+    flow = min(mean(active), mean(durations)) if active else None
+    # A burst that fits into the page cache flows at the speed of memory and then waits to be synced.
+    cached = flow is not None and flow < _MOSTLY * mean(durations)
+    flowing = mean(durations) if cached else flow
     interval = _interval_seconds(saves)
     observed = _observed_seconds(measurements)
     every = _interval_steps(saves)
@@ -196,15 +210,14 @@ def measured_inputs(measurements: Measurements) -> ProjectInputs:
         save_seconds=mean(durations),
         bubble_seconds=mean([_known(s.bubble_seconds) for s in bubbles]) if bubbles else None,
         writing_bubble_seconds=_mean_known([s.writing_bubble_seconds for s in bubbles]),
-        write_seconds=min(mean(active), mean(durations)) if active else None,
+        write_seconds=flow if flow is not None and not cached else None,
+        flow_seconds=flow if cached else None,
         bytes=mean([float(s.bytes) for s in saves]),
         written_bytes=_mean_known([s.written_bytes for s in saves]),
-        bandwidth=mean([float(s.bytes) for s in saves]) / mean(active)
-        if active and mean(active) > 0
-        else None,
+        bandwidth=mean([float(s.bytes) for s in saves]) / flowing if flowing else None,
         interval_steps=every,
         gpus=_gpus(measurements, saves),
-        notes=_notes(saves, bubbles, observed),
+        notes=(*_notes(saves, bubbles, observed), *([_CACHED] if cached else [])),
     )
 
 
@@ -218,7 +231,12 @@ def _mean_known(values: list[float | None] | list[int | None]) -> float | None:
 
 
 def _interval_seconds(saves: list[JobSave]) -> float | None:
-    """Return the usual time between starts: the median, since a run may have been interrupted."""
+    """Return the usual time between starts: the median, since a run may have been interrupted.
+
+    None for the bursts of a bench, between which nothing is trained.
+    """
+    if any(record.run == BENCH_RUN for save in saves for record in save.records):
+        return None
     starts = sorted(save.start_unix for save in saves)
     gaps = [b - a for a, b in pairwise(starts)]
     return median(gaps) if gaps else None
@@ -257,7 +275,7 @@ def _notes(saves: list[JobSave], bubbles: list[JobSave], observed: float | None)
             f"{len(bubbles)} of {len(saves)} saves have a bubble figure; "
             "the others are taken to cost the same."
         )
-    if observed is None:
+    if observed is None and _interval_seconds(saves) is not None:
         notes.append(
             "No GPU was observed: the run's time is the usual time between saves times their number."
         )

@@ -6,6 +6,7 @@ between its end and the end of the next one in its directory; incomplete and abo
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import time
@@ -49,13 +50,19 @@ class Server:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise UsageError(f"--prometheus={one_line(url)}: must be a URL such as http://prometheus:9090")
-        self.url = url.rstrip("/")
-        self.shown = one_line(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
+        user, _, host = parts.netloc.rpartition("@")
+        shown = parts._replace(netloc=host).geturl()
+        self.url = shown.rstrip("/")
+        self.shown = one_line(shown)
+        credentials = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+        self._headers = {"Authorization": f"Basic {credentials}"} if user else {}
 
     def query(self, expression: str, at_unix: float) -> list[dict[str, Any]]:
         """Return the result of an instant query. Raises CkptExporterError."""
         fields = urllib.parse.urlencode({"query": expression, "time": f"{at_unix:.3f}"})
-        request = urllib.request.Request(f"{self.url}/api/v1/query", data=fields.encode())  # noqa: S310 (checked above)
+        request = urllib.request.Request(  # noqa: S310 (checked above)
+            f"{self.url}/api/v1/query", data=fields.encode(), headers=self._headers
+        )
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
                 body = answer.read(_MAX_ANSWER_BYTES + 1)
@@ -119,7 +126,8 @@ class _Reading:
                 key = (values.get("instance", ""), *(values.get(label, "") for label in labels))
                 samples = found.setdefault(key, [])
                 last = samples[-1][0] if samples else -math.inf
-                samples += [(float(t), float(v)) for t, v in entry["values"] if float(t) > last]
+                read = ((float(t), float(v)) for t, v in entry["values"])
+                samples += [(t, v) for t, v in read if t > last and math.isfinite(v)]
         return found
 
     # --- saves ------------------------------------------------------------------------------------------

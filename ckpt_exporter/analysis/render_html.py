@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 # Colours that people with any colour vision tell apart, once for light and once for dark pages.
 _STYLE: Final = """
 :root { color-scheme: light dark; --page: #ffffff; --text: #1c2430; --soft: #5a6675; --rule: #d9dee5;
-  --band: #f4f6f9; --warn: #fff6df; --warn-edge: #c98a00;
+  --band: #f4f6f9; --warn: #fff6df; --warn-edge: #c98a00; --good: #147a55; --bad: #b3261e;
   --c0: #1f6fb5; --c1: #d98200; --c2: #1a936a; --c3: #c2452d; --c4: #9b5aa5; --c5: #5b6b7d; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #14181f; --text: #e6eaf0; --soft: #9aa6b5; --rule: #333c49;
-  --band: #1c222b; --warn: #2e2712; --warn-edge: #d9a300;
+  --band: #1c222b; --warn: #2e2712; --warn-edge: #d9a300; --good: #5bd6a4; --bad: #ff8a7a;
   --c0: #5aa9ee; --c1: #f2a93b; --c2: #45c496; --c3: #f07a62; --c4: #c793d0; --c5: #9fb0c3; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--text);
@@ -32,6 +32,8 @@ p { max-width: 46rem; margin: .6rem 0; overflow-wrap: anywhere; }
 p.warning { background: var(--warn); border-left: 4px solid var(--warn-edge); padding: .5rem .8rem; }
 .scroll { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; min-width: 50%; }
+td.good, td.bad, td.open { font-weight: 600; white-space: nowrap; }
+td.good { color: var(--good); } td.bad { color: var(--bad); } td.open { color: var(--soft); }
 caption { text-align: left; font-weight: 600; padding: 0 0 .4rem; }
 th, td { padding: .35rem .75rem; border-bottom: 1px solid var(--rule); text-align: left;
   vertical-align: top; }
@@ -55,6 +57,13 @@ _SERIES_STYLE: Final = "\n".join(
     f"svg .s{i} {{ fill: var(--c{i}); }} svg path.line.s{i} {{ fill: none; stroke: var(--c{i}); }}"
     for i in range(COLOURS)
 )
+_VERDICTS: Final = {
+    "pass": "good",
+    "better": "good",
+    "fail": "bad",
+    "worse": "bad",
+    "not enough data": "open",
+}
 # The browser is told, too, that this page runs and loads nothing.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -105,7 +114,7 @@ def _table(table: Table) -> str:
     def row(tag: str, texts: tuple[str, ...]) -> str:
         scope = ' scope="col"' if tag == "th" else ""
         parts = [
-            f'<{tag}{scope} class="{column.align}">{_escaped(text)}</{tag}>'
+            f'<{tag}{scope} class="{column.align}{_mark(text)}">{_escaped(text)}</{tag}>'
             for column, text in zip(table.columns, texts, strict=True)
         ]
         return f"<tr>{''.join(parts)}</tr>"
@@ -122,6 +131,11 @@ def _table(table: Table) -> str:
             "</tbody></table></div>",
         ]
     )
+
+
+def _mark(text: str) -> str:
+    """Return the class of a cell that holds nothing but a verdict."""
+    return f" {_VERDICTS[text]}" if text in _VERDICTS else ""
 
 
 def _figure(chart: Chart) -> str:

@@ -63,7 +63,7 @@ def report_data(measured: Measurements, scope: Scope = Scope()) -> Data:
         "gpus": _gpus(measured, bubble),
         "stalls": _stalls(measured),
         "faster_storage": _faster_storage(jobs),
-        "trend": trend(measured, complete),
+        "trend": trend(measured, jobs),
         "slowest": _slowest(complete),
         "unfinished": _unfinished(jobs),
         "stragglers": _stragglers(complete),
@@ -173,6 +173,7 @@ def _bubble(measured: Measurements, jobs: Sequence[JobSave], scope: Scope) -> Da
     gpu_seconds = sum(sum(record.bubble_gpu_seconds.values()) for record in records)
     drag = sum(sum(record.drag_gpu_seconds.values()) for record in records)
     with_figure = [save for save in jobs if save.bubble_seconds is not None]
+    without = [save for save in jobs if save.bubble_seconds is None]
     chosen = scope.directory is not None or scope.run is not None
     # Of a part of the saves only the GPUs that it stopped are the measure.
     touched = {(r.node, gpu) for r in records for gpu in r.bubble_gpu_seconds} if chosen else None
@@ -184,7 +185,10 @@ def _bubble(measured: Measurements, jobs: Sequence[JobSave], scope: Scope) -> Da
     known = bool(with_figure) and bool(per_gpu)
     return {
         "saves_with_figure": len(with_figure),
-        "skipped": dict(sorted(Counter(r.bubble_skipped for r in records if r.bubble_skipped).items())),
+        "saves_with_part_of_a_figure": sum(
+            any(r.bubble_seconds is None for r in save.records) for save in with_figure
+        ),
+        "skipped": dict(sorted(Counter(filter(None, map(_skipped, without))).items())),
         "seconds": spread([save.bubble_seconds for save in jobs]),
         "gpu_seconds": gpu_seconds if known else None,
         "gpu_hours": gpu_seconds / 3600 if known else None,
@@ -197,6 +201,10 @@ def _bubble(measured: Measurements, jobs: Sequence[JobSave], scope: Scope) -> Da
         "gpus": len(per_gpu),
         "low_quality": sum(record.quality == "low" for record in records),
     }
+
+
+def _skipped(save: JobSave) -> str | None:
+    return next((record.bubble_skipped for record in save.records if record.bubble_skipped), None)
 
 
 def _per_gpu(measured: Measurements) -> dict[tuple[str, int], Data]:

@@ -19,6 +19,7 @@ from ckpt_exporter.analysis.numbers import (
     time_text,
 )
 from ckpt_exporter.analysis.report import Scope, report_data
+from ckpt_exporter.analysis.statistics import mean
 from ckpt_exporter.history.rows import PHASES
 
 if TYPE_CHECKING:
@@ -136,6 +137,13 @@ def _warnings(data: Data) -> Iterator[Block]:
             "lost to them is not in these numbers.",
             "warning",
         )
+    partly = bubble["saves_with_part_of_a_figure"]
+    if partly:
+        yield Paragraph(
+            f"{_count(partly, 'save')} with a bubble figure from some nodes only: what other nodes' GPUs "
+            "lost is not in these numbers.",
+            "warning",
+        )
     if bubble["gpu_seconds"] is None:
         yield Paragraph("No bubble was measured, so what the GPUs lost is not known.", "warning")
     if bubble["low_quality"]:
@@ -233,14 +241,27 @@ def _gpus(data: Data) -> Iterator[Block]:
     title = f"The {_MANY_GPUS} GPUs of {len(gpus)} that lost most" if len(shown) < len(gpus) else ""
     heads = (Column("GPU", _LEFT), Column("bubble"), Column("drag"), Column("observed"), Column("share"))
     yield Table(title, heads, tuple(rows))
-    if len(shown) > 1:
-        points = tuple((float(i), gpu["bubble_seconds"]) for i, gpu in enumerate(shown))
-        labels = tuple(_gpu_name(gpu, several=several) for gpu in shown)
-        yield Chart("Bubble by GPU", "bars", "seconds", (Series("bubble", points),), labels=labels)
+    if len(gpus) > 1:
+        yield _nodes_chart(gpus) if several else _gpus_chart(shown)
     other = {cause: seconds for cause, seconds in (stalls or {}).items() if cause in _CAUSES and seconds > 0}
     if other:
         lost = "; ".join(f"{_CAUSES[cause]} {_hours(seconds)}" for cause, seconds in other.items())
         yield Paragraph(f"Beside saves the GPUs stood still for other causes (estimated, GPU-hours): {lost}.")
+
+
+def _gpus_chart(gpus: list[Data]) -> Chart:
+    points = tuple((float(i), gpu["bubble_seconds"]) for i, gpu in enumerate(gpus))
+    labels = tuple(str(gpu["gpu"]) for gpu in gpus)
+    return Chart("Bubble by GPU", "bars", "seconds", (Series("bubble", points),), labels=labels)
+
+
+def _nodes_chart(gpus: list[Data]) -> Chart:
+    by_node: dict[str, list[float]] = {}
+    for gpu in gpus:
+        by_node.setdefault(gpu["node"], []).append(gpu["bubble_seconds"])
+    points = tuple((float(i), mean(seconds)) for i, seconds in enumerate(by_node.values()))
+    title = "Bubble by node, mean over its GPUs"
+    return Chart(title, "bars", "seconds", (Series("bubble", points),), labels=tuple(by_node))
 
 
 def _gpu_name(gpu: Data, *, several: bool) -> str:
@@ -302,7 +323,7 @@ def _slowest(data: Data) -> Iterator[Block]:
     ]  # fmt: skip
     who = (Column("dir", _LEFT), Column("step")) if several else (Column("step"),)
     heads = (
-        Column("ended (UTC)", _LEFT), *who, Column("took"), Column("of the median"),
+        Column("ended (UTC)", _LEFT), *who, Column("took"), Column("against median"),
         Column("what the phases show", _LEFT),
     )  # fmt: skip
     yield Table("", heads, tuple(rows))

@@ -22,18 +22,21 @@ _PERIODS: Final = ((2 * _DAY, "hour", _HOUR), (62 * _DAY, "day", _DAY))
 _MONDAY: Final = 4 * _DAY
 
 
-def trend(measured: Measurements, complete: Sequence[JobSave]) -> dict[str, Any]:
-    """Return median duration, bytes and bubble of each hour, day or week (UTC) that has a save."""
+def trend(measured: Measurements, jobs: Sequence[JobSave]) -> dict[str, Any]:
+    """Return saves, median duration, bytes and bubble of each hour, day or week (UTC) that has a save.
+
+    Durations and bytes are those of complete saves.
+    """
     window = measured.until_unix - measured.since_unix
     name, length = next(((n, size) for most, n, size in _PERIODS if window <= most), ("week", _WEEK))
     saves: dict[int, list[JobSave]] = defaultdict(list)
     observed: dict[int, float] = defaultdict(float)
-    for save in complete:
+    for save in jobs:
         saves[_begin(save.end_unix, length)].append(save)
     for hour in measured.gpu_time:
         observed[_begin(hour.hour_unix, length)] += hour.observed_seconds
     periods = [_period(begin, saves[begin], observed.get(begin)) for begin in sorted(saves)]
-    return {"by": name, "periods": periods, **_halves(complete)}
+    return {"by": name, "periods": periods, **_halves(jobs)}
 
 
 def _begin(unix: float, length: int) -> int:
@@ -42,20 +45,22 @@ def _begin(unix: float, length: int) -> int:
 
 
 def _period(begin: int, saves: list[JobSave], observed: float | None) -> dict[str, Any]:
-    durations = [save.duration_seconds for save in saves if save.duration_seconds is not None]
+    complete = [save for save in saves if save.complete]
+    durations = [save.duration_seconds for save in complete if save.duration_seconds is not None]
     per_gpu = [seconds for save in saves for r in save.records for seconds in r.bubble_gpu_seconds.values()]
     lost = sum(per_gpu) if per_gpu else None
     return {
         "start_unix": begin, "saves": len(saves),
         "duration_median_seconds": median(durations) if durations else None,
-        "bytes": sum(save.bytes for save in saves),
+        "bytes": sum(save.bytes for save in complete),
         "bubble_gpu_seconds": lost, "observed_gpu_seconds": observed,
         "bubble_share": lost / observed if lost is not None and observed else None,
     }  # fmt: skip
 
 
-def _halves(complete: Sequence[JobSave]) -> dict[str, Any]:
-    """Compare the first and the second half of the saves; below four saves a half says nothing."""
+def _halves(jobs: Sequence[JobSave]) -> dict[str, Any]:
+    """Compare the first and the second half of the complete saves; fewer than four a half say nothing."""
+    complete = (save for save in jobs if save.complete)
     durations = [save.duration_seconds for save in complete if save.duration_seconds is not None]
     if len(durations) < 8:
         return {"first_half_median_seconds": None, "second_half_median_seconds": None, "change_ratio": None}

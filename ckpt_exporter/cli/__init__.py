@@ -10,6 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from ckpt_exporter import __version__
+from ckpt_exporter.cli.bench import BENCH
+from ckpt_exporter.cli.compare import COMPARE
 from ckpt_exporter.cli.daemon import CHECK, DEMO, RUN
 from ckpt_exporter.cli.parser import (
     EXIT_FAILURE,
@@ -36,7 +38,9 @@ COMMANDS: Final[dict[str, Command]] = {
     "demo": DEMO,
     "check": CHECK,
     "report": REPORT,
+    "compare": COMPARE,
     "project": PROJECT,
+    "bench": BENCH,
     "replay": REPLAY,
 }
 

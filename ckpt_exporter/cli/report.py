@@ -44,6 +44,8 @@ def _report(arguments: argparse.Namespace) -> int:
     since, until = (moment(text, now) if text else None for text in (arguments.since, arguments.until))
     if since is not None and since >= (now if until is None else until):
         raise UsageError("--since must be before --until, and before now")
+    if since is not None and until is None:
+        until = now  # the last seven days end now, whether or not there was a save lately
     measured = read_measurements(
         history=arguments.history or ([] if arguments.prometheus else [_own_history(arguments.config_file)]),
         prometheus=arguments.prometheus, since=since, until=until, directory=arguments.directory,

@@ -42,8 +42,9 @@ _SAVES: Final = ", ".join(SAVE_COLUMNS)
 _INSERT_SAVE: Final = f"INSERT INTO saves ({_SAVES}) VALUES ({', '.join('?' * len(SAVE_COLUMNS))})"  # noqa: S608
 _UPDATE_SAVE: Final = f"UPDATE saves SET {', '.join(f'{name} = ?' for name in SAVE_COLUMNS)} WHERE id = ?"  # noqa: S608
 _FIND_SAVE: Final = (
-    f"SELECT id, {_SAVES} FROM saves WHERE id > (SELECT max(id) FROM saves) - {_RECENT_ROWS}"  # noqa: S608
-    " AND directory = ? AND path = ? ORDER BY abs(end_unix - ?), id DESC LIMIT 1"
+    f"SELECT id, {_SAVES} FROM saves WHERE id = (SELECT id FROM saves"  # noqa: S608
+    f" WHERE id > (SELECT max(id) FROM saves) - {_RECENT_ROWS} AND directory = ? AND path = ?"
+    " ORDER BY abs(end_unix - ?), id DESC LIMIT 1)"
 )
 _LAST_SAVES: Final = f"SELECT {_SAVES}, max(end_unix) FROM saves WHERE result = 'complete' GROUP BY directory"  # noqa: S608
 _SUMS: Final = ", ".join(f"{name} = {name} + excluded.{name}" for name in GPU_COLUMNS[4:])

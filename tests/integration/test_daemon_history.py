@@ -125,3 +125,12 @@ def test_the_default_place(tmp_path: Path) -> None:
         kept = Path("/var/lib/ckpt-exporter").is_dir()
         assert len(lines) == (0 if kept else 1)
         assert (scrape.get("ckpt_history_up") is not None) == kept
+
+
+def test_a_place_that_is_watched(tmp_path: Path) -> None:
+    """A history below a watched directory would be taken for a checkpoint, so the start is refused."""
+    ended = run_to_end("run", f"--watch={tmp_path}", f"--history.path={tmp_path}/history.db")
+
+    said = ended.stderr.splitlines()[-1]
+    assert ended.returncode == 1
+    assert said.startswith(f"ckpt-exporter: cannot keep the history in {tmp_path}/history.db: it lies below")

@@ -143,9 +143,11 @@ def test_a_window_without_saves(server: Prometheus) -> None:
 )
 def test_other_servers(status: int, body: bytes, said: str) -> None:
     """A server that is no Prometheus, or refuses, is one line with its address and no password."""
+    asked: list[str | None] = []
 
     class Answer(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
+            asked.append(self.headers["Authorization"])
             self.send_response(status)
             self.end_headers()
             self.wfile.write(body)
@@ -158,10 +160,11 @@ def test_other_servers(status: int, body: bytes, said: str) -> None:
     thread.start()
     try:
         with pytest.raises(CkptExporterError) as caught:
-            read_prometheus(f"http://127.0.0.1:{other.server_port}/", since=NOON, until=NOON + 60.0)
+            read_prometheus(f"http://me:secret@127.0.0.1:{other.server_port}/", since=NOON, until=NOON + 60.0)
     finally:
         other.shutdown()
         thread.join()
         other.server_close()
 
+    assert asked == ["Basic bWU6c2VjcmV0"]  # me:secret
     assert str(caught.value) == f"http://127.0.0.1:{other.server_port}/: {said}"

@@ -101,6 +101,11 @@ web: {listen_address: "[::1]:9100", telemetry_path: /a/b, config_file: /etc/web.
         """Doubled and trailing slashes and single dots do not make another path."""
         assert load("directories: [{name: a, path: //data/./ckpt/}]").directories[0].path == "/data/ckpt"
 
+    def test_history_size(self) -> None:
+        """The history may hold 256 MiB unless the file says otherwise."""
+        assert load(ONE).history.max_bytes == 268_435_456
+        assert load(ONE + "history: {max_bytes: 1GB}").history.max_bytes == 1_000_000_000
+
     def test_history_can_be_off(self) -> None:
         """A null history path keeps no history."""
         assert load(ONE + "history: {path: null}").history.path is None

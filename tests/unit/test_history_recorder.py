@@ -437,3 +437,24 @@ def test_network_file_systems(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert lies_on_network("/shared/ckpt/history.db")
     assert not lies_on_network("/var/lib/ckpt-exporter/history.db")
+
+
+def test_the_daemon_follows_a_clock_that_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the clock is set by an hour the daemon shows times by the new one."""
+    from ckpt_exporter import app
+    from ckpt_exporter.config.schema import Config, GpuSettings, HistorySettings, WebSettings
+
+    unix = 1_764_460_800.0
+    monkeypatch.setattr(app.time, "time", lambda: unix)
+    config = Config(
+        (DirectorySettings("a", str(tmp_path)),), gpu=GpuSettings("none"),
+        history=HistorySettings(path=None), web=WebSettings("127.0.0.1:0"),
+    )  # fmt: skip
+    exporter = app.Exporter(config, clock=lambda: 100.0)
+    unix += 0.4
+    exporter.tick()
+    assert exporter.ledger.unix_minus_t == 1_764_460_700.0
+    unix += 3600.0
+    exporter.tick()
+
+    assert exporter.ledger.unix_minus_t == 1_764_464_300.4

@@ -176,6 +176,19 @@ class TestSeveralNodes:
         assert data["bytes"]["files"] == 24
         assert data["bandwidth"]["average"]["median"] == 0.5e9  # 10 GB in 20 s, the slowest node
 
+    def test_which_parts_belong_together(self) -> None:
+        """Pods of one job have ids of their own and are one save; two Slurm jobs at once are two."""
+        pods = [replace(save, scheduler="kubernetes", run_id=save.node) for save in self.SAVES]
+        slurm = [replace(save, scheduler="slurm", run_id="1") for save in self.SAVES]
+        unknown_on_one = [*slurm[:2], self.SAVES[2]]
+        other = [
+            replace(save, node=f"m{i}", scheduler="slurm", run_id="2") for i, save in enumerate(self.SAVES)
+        ]
+
+        assert data_of(pods)["saves"]["count"] == 1
+        assert data_of(unknown_on_one)["saves"]["count"] == 1
+        assert data_of([*slurm, *other])["saves"]["count"] == 2
+
     def test_gpus_of_all_nodes(self) -> None:
         """GPU-seconds add up over nodes, phases are the mean over all GPUs, shares use every node's time."""
         hours = [

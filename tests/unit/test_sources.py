@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,6 +131,16 @@ class TestCommand:
             "since_unix": MIDNIGHT + 3600, "until_unix": MIDNIGHT + 7200, "seconds": 3600.0,
             "since_given": True, "until_given": True,
         }  # fmt: skip
+
+    def test_since_alone(self, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """A window that has only a beginning ends now."""
+        before = time.time()
+        window = json.loads(self.said(capsys, f"--history={file}", "--format=json", "--since=2025-11-30")[1])[
+            "window"
+        ]
+
+        assert before <= window["until_unix"] <= time.time()
+        assert window["until_given"]
 
     def test_locales(
         self, file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
