@@ -170,15 +170,15 @@ def _open() -> stat.Panel:
             4,
             runbook="ckptsavestalled",
         ),
-        [Query(age, "open for"), Query(stalled, "bytes")],
+        [Query(age, "open for"), Query(stalled, "stalled")],
         CLOCK,
-        texts={"0": ("none open", "text")},
+        texts={"0": ("none", "text")},
         named=True,
     )
-    states = {"0": {"text": "not stalled", "color": "green"}, "1": {"text": "stalled", "color": "red"}}
+    states = {"0": {"text": "no", "color": "green"}, "1": {"text": "yes", "color": "red"}}
     stalled_texts = models.DynamicConfigValue(id_val="mappings", value=[{"type": "value", "options": states}])
     return panel.override_by_name(
-        "bytes", [models.DynamicConfigValue(id_val="unit", value="none"), stalled_texts]
+        "stalled", [models.DynamicConfigValue(id_val="unit", value="none"), stalled_texts]
     )
 
 
@@ -312,10 +312,10 @@ def _places() -> table.Panel:
         ),
         [Query(dirs("ckpt_directory_info"))],
         [
-            Column("instance", "Node"),
+            Column("instance", "Node", width=140),
             Column("path", "Path"),
-            Column("mountpoint", "Mounted at"),
-            Column("device", "Device"),
+            Column("mountpoint", "Mounted at", width=150),
+            Column("device", "Device", width=110),
             Column("fstype", "File system", width=110),
             Column("transport", "Transport", width=110),
         ],

@@ -32,9 +32,10 @@ from grafana.promql import (
 from grafana.shared import (
     BANDWIDTH,
     BYTES,
-    CLOCK,
     COUNT,
+    GPU_HOURS,
     NONE_IS_GOOD,
+    SECONDS,
     SHARE,
     SHARE_AXIS,
     SHARE_STEPS,
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
     from grafana.panels import Builder
 
-_GPU_HOURS = Scale("short", 1, lowest=0.0)
 _BUBBLE = "ckpt_gpu_bubble_seconds_total"
 _NOT_COMPLETE = 'result!="complete"'
 _COMPLETE = 'result="complete"'
@@ -120,7 +120,7 @@ def _gpu_hours() -> stat.Panel:
             4,
         ),
         [Query(f"{increase(dirs(_BUBBLE))} / 3600")],
-        _GPU_HOURS,
+        GPU_HOURS,
     )
 
 
@@ -234,15 +234,15 @@ def _directories() -> table.Panel:
             Query(increase(dirs("ckpt_saves_total", _NOT_COMPLETE), by="dir")),
         ],
         [
-            Column("dir", "Directory", link=TO_DIRECTORY, width=120),
-            Column("Value #A", "GPU-hours lost", _GPU_HOURS),
-            Column("Value #B", "Share", SHARE),
-            Column("Value #C", "Bubble", CLOCK),
-            Column("Value #D", "Mean save", CLOCK),
-            Column("Value #E", "Size", BYTES),
-            Column("Value #F", "Flow", BANDWIDTH),
-            Column("Value #G", "Complete", COUNT),
-            Column("Value #H", "Lost", COUNT),
+            Column("dir", "Directory", link=TO_DIRECTORY),
+            Column("Value #A", "GPU-hours lost", GPU_HOURS, width=125),
+            Column("Value #B", "Share", SHARE, width=85),
+            Column("Value #C", "Bubble", SECONDS, width=105),
+            Column("Value #D", "Mean save", SECONDS, width=105),
+            Column("Value #E", "Size", BYTES, width=95),
+            Column("Value #F", "Flow", BANDWIDTH, width=100),
+            Column("Value #G", "Complete", COUNT, width=95),
+            Column("Value #H", "Lost", COUNT, width=75),
         ],
         sort="GPU-hours lost",
     )
@@ -259,7 +259,7 @@ def _by_node() -> bargauge.Panel:
             8,
         ),
         Query(f"sort_desc(topk(10, {lost} / 3600))", "{{instance}}"),
-        _GPU_HOURS,
+        GPU_HOURS,
         "orange",
         link=TO_NODE,
     )

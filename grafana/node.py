@@ -20,7 +20,9 @@ from grafana.promql import WINDOW, bubble_share, dirs, increase, nodes, quotient
 from grafana.shared import (
     ACTIVITY_AXIS,
     BANDWIDTH,
+    CLOCK,
     COUNT,
+    GPU_HOURS,
     NONE_IS_GOOD,
     SHARE,
     SHARE_STEPS,
@@ -87,7 +89,7 @@ def _lost() -> stat.Panel:
             "GPU-hours lost", "GPU time that saves cost on this node in this range, over all its GPUs.", 4, 4
         ),
         [Query(f"{increase(dirs('ckpt_gpu_bubble_seconds_total'))} / 3600")],
-        Scale("short", 1, lowest=0.0),
+        GPU_HOURS,
     )
 
 
@@ -215,7 +217,7 @@ def _by_gpu() -> bargauge.Panel:
             8,
         ),
         Query(f"sort_desc({lost})", _GPU),
-        Scale("s", 0, lowest=0.0),
+        CLOCK,
         "orange",
     )
 
@@ -227,7 +229,7 @@ def _states() -> statetimeline.Panel:
             "Grey gaps: not scraped. Everything that can fail alone has its line, so that a dip of a graph "
             "can be told from a gap in the measuring.",
             24,
-            7,
+            6,
             runbook="ckptwatchdown",
         ),
         [

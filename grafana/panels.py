@@ -262,7 +262,8 @@ def _scale(panel: stat.Panel | timeseries.Panel | bargauge.Panel, scale: Scale, 
 
 
 def _column(column: Column) -> list[models.DynamicConfigValue]:
-    look: list[tuple[str, Any]] = []
+    # A label is a name even where it looks like a number: job 8812 is not 8.81 K.
+    look: list[tuple[str, Any]] = [] if column.scale or column.mappings else [("unit", "string")]
     if column.scale:
         look.append(("unit", column.scale.unit))
         if column.scale.decimals is not None:

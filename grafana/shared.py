@@ -19,7 +19,8 @@ ACTIVITY_AXIS: Final = Scale("percentunit", lowest=0.0, highest=1.0)
 CLOCK: Final = Scale("clocks", 1, lowest=0.0)
 SHARE_STEPS: Final = ((None, "green"), (0.05, "yellow"), (0.10, "red"))
 SECONDS: Final = Scale("s", 1, lowest=0.0)
-COUNT: Final = Scale("short", 0, lowest=0.0)
+COUNT: Final = Scale("locale", 0, lowest=0.0)
+GPU_HOURS: Final = Scale("short", lowest=0.0)
 NONE_IS_GOOD: Final = ((None, "green"), (0.5, "red"))
 BYTES: Final = Scale("decbytes", lowest=0.0)
 BANDWIDTH: Final = Scale("Bps", lowest=0.0)
@@ -73,7 +74,7 @@ def measuring_panel() -> stat.Panel:
         [
             Query(f"count ({build}) or vector(0)", "Nodes reporting"),
             Query(silent, "Nodes silent"),
-            Query(bad(dirs("ckpt_watch_up")), "Directories not watched"),
+            Query(bad(dirs("ckpt_watch_up")), "Dirs not watched"),
             Query(bad(nodes("ckpt_source_up")), "Sources stuck"),
             Query(bad(nodes("ckpt_collector_success")), "Collectors failing"),
             Query(bad(nodes("ckpt_gpu_backend_up")), "GPU backends down"),
