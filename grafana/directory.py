@@ -37,7 +37,7 @@ from grafana.shared import (
     SHARE,
     SHARE_AXIS,
     SHARE_STEPS,
-    duration_quantiles_panel,
+    durations_panel,
     measuring_panel,
     phases_panel,
     skipped_panel,
@@ -65,7 +65,7 @@ def directory_dashboard() -> dict[str, Any]:
     )
     overview = [*_headline(), _hero(), _durations(), _bandwidths(), phases_panel(8)]
     space: list[Builder] = [_sizes(), _kept(), _free(), _places(), _runs()]
-    saves = Row("Saves", [_results(), duration_quantiles_panel(8), skipped_panel(8)])
+    saves = Row("Saves", [_results(), durations_panel(8), skipped_panel(8)])
     below = Row("Below the files", [_device(), _dirty(), _drag()])
     return assemble(outline, [*overview, *space, measuring_panel()], [saves, below])
 

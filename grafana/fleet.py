@@ -26,6 +26,7 @@ from grafana.promql import (
     dirs,
     gpus_worth,
     increase,
+    nodes,
     per_save,
     quotient,
 )
@@ -39,8 +40,6 @@ from grafana.shared import (
     SHARE,
     SHARE_AXIS,
     SHARE_STEPS,
-    activity_sources_table,
-    duration_quantiles_panel,
     measuring_panel,
     phases_panel,
     skipped_panel,
@@ -68,8 +67,8 @@ def fleet_dashboard() -> dict[str, Any]:
     )
     overview = [*_headline(), measuring_panel(), _trend(), _worth_over_time(), _directories(), _by_node()]
     where = Row("Where the bubble comes from", [phases_panel(12), stalls_panel(12)])
-    saves = Row("Saves", [duration_quantiles_panel(12), _saves_over_time()])
-    sure = Row("How sure are these figures", [skipped_panel(12), activity_sources_table(12)])
+    saves = Row("Saves", [_durations(), _saves_over_time()])
+    sure = Row("How sure are these figures", [skipped_panel(12), _sources()])
     return assemble(outline, [*overview, _alerts(), _write_speed()], [where, saves, sure])
 
 
@@ -306,6 +305,41 @@ def _write_speed() -> timeseries.Panel:
         [Query(flow, "{{dir}}")],
         BANDWIDTH,
         values=("lastNotNull",),
+    )
+
+
+def _durations() -> timeseries.Panel:
+    return graph_panel(
+        Frame(
+            "Mean duration of saves, by directory",
+            "Complete saves over the trend window, from first write-open to commit, per node and save.",
+            12,
+            8,
+            runbook="ckptbandwidthregression",
+        ),
+        [Query(per_save("ckpt_save_duration_seconds", WINDOW, by="dir"), "{{dir}}")],
+        SECONDS,
+        values=("lastNotNull",),
+    )
+
+
+def _sources() -> table.Panel:
+    return table_panel(
+        Frame(
+            "What activity is read from",
+            "GPUs by the source of their activity. gpm and power tell work from waiting. utilization "
+            "(quality low) does not: a GPU that spins in a collective looks busy, so most of a bubble is "
+            "missed. GPUs that have not yet shown a steady state have no source and are not counted.",
+            12,
+            8,
+            runbook="ckptbubblelowquality",
+        ),
+        [Query(f"count by (source, quality) ({nodes('ckpt_gpu_activity_source_info')})")],
+        [
+            Column("source", "Source"),
+            Column("quality", "Quality", mappings={"high": ("high", "green"), "low": ("low", "red")}),
+            Column("Value", "GPUs", COUNT),
+        ],
     )
 
 

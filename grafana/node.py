@@ -22,7 +22,6 @@ from grafana.shared import (
     BANDWIDTH,
     CLOCK,
     COUNT,
-    GPU_HOURS,
     NONE_IS_GOOD,
     SHARE,
     SHARE_STEPS,
@@ -89,7 +88,7 @@ def _lost() -> stat.Panel:
             "GPU-hours lost", "GPU time that saves cost on this node in this range, over all its GPUs.", 4, 4
         ),
         [Query(f"{increase(dirs('ckpt_gpu_bubble_seconds_total'))} / 3600")],
-        GPU_HOURS,
+        Scale("short", 1, lowest=0.0),
     )
 
 

@@ -45,12 +45,16 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Unit of a panel's values, the decimals shown, and its fixed ends; None leaves it to Grafana."""
+    """Unit of a panel's values, the decimals shown, and its fixed ends; None leaves it to Grafana.
+
+    ``at_least`` is how far an axis reaches when all values are small, so that zeros don't get an axis of 100.
+    """
 
     unit: str
     decimals: int | None = None
     lowest: float | None = None
     highest: float | None = None
+    at_least: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,8 @@ def graph_panel(
     panel.color_scheme(builders.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC))
     panel.line_width(1 if stacked else 2).fill_opacity(60 if stacked else fill)
     panel.show_points(common.VisibilityMode.NEVER)
+    if scale.at_least is not None:
+        panel.axis_soft_max(scale.at_least)
     panel.line_interpolation(
         common.LineInterpolation.STEP_AFTER if stepped else common.LineInterpolation.LINEAR
     )

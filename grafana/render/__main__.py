@@ -61,7 +61,7 @@ PICTURES: Final = (
         SWAPPED + 3 * HOUR - 1200,
         {"dir": "llama"},
     ),
-    Picture("dashboard-node", "ckpt-node", SWAPPED - 3000, SWAPPED + 600, {"instance": "gpu-01:10047"}),
+    Picture("dashboard-node", "ckpt-node", SWAPPED - 3120, SWAPPED + 480, {"instance": "gpu-01:10047"}),
 )
 
 

@@ -257,9 +257,10 @@ class TestPanel:
         for panel in panels_of(board):
             columns = renamed(panel)
             for question in questions_of({"uid": board["uid"], "panels": [panel]}):
-                if panel["type"] == "table" and f"Value #{question.ref}" not in columns:
+                value = "Value" if len(panel["targets"]) == 1 else f"Value #{question.ref}"
+                if panel["type"] == "table" and value not in columns:
                     continue  # the table shows labels alone
-                name = columns.get(f"Value #{question.ref}", legend(panel, question.ref))
+                name = columns.get(value, legend(panel, question.ref))
                 assert unit_of(panel, name) in UNITS[of_expression(tree(question))], panel["title"]
 
 
