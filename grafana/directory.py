@@ -13,6 +13,7 @@ from grafana.panels import (
     Frame,
     Query,
     Scale,
+    dashed,
     fixed,
     graph_panel,
     stat_panel,
@@ -229,8 +230,7 @@ def _durations() -> timeseries.Panel:
         ],
         SECONDS,
         stepped=True,
-        colors={"mean": "#8e8e8e"},
-    )
+    ).override_by_name("mean", dashed())
 
 
 def _bandwidths() -> timeseries.Panel:
