@@ -360,3 +360,14 @@ def test_provisioning_reads_the_folder_of_dashboards() -> None:
     assert one["type"] == "file"
     assert one["options"]["path"].startswith("/")
     assert [s["type"] for s in source["datasources"]] == ["prometheus"]
+
+
+def test_readme_leads_to_what_exists() -> None:
+    """Every file that the README links is there, and each picture is small enough to be looked at online."""
+    links = re.findall(r"\]\(([^):]+)\)", (FOLDER / "README.md").read_text(encoding="utf-8"))
+    files = [FOLDER / link for link in links]
+
+    assert [file for file in files if not file.is_file()] == []
+    pictures = [file for file in files if file.suffix == ".png"]
+    assert len(pictures) == len(UIDS)
+    assert all(file.stat().st_size < 300_000 for file in pictures)
