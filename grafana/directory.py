@@ -13,6 +13,7 @@ from grafana.panels import (
     Frame,
     Query,
     Scale,
+    dashed,
     fixed,
     graph_panel,
     stat_panel,
@@ -37,7 +38,7 @@ from grafana.shared import (
     SHARE,
     SHARE_AXIS,
     SHARE_STEPS,
-    duration_quantiles_panel,
+    durations_panel,
     measuring_panel,
     phases_panel,
     skipped_panel,
@@ -65,7 +66,7 @@ def directory_dashboard() -> dict[str, Any]:
     )
     overview = [*_headline(), _hero(), _durations(), _bandwidths(), phases_panel(8)]
     space: list[Builder] = [_sizes(), _kept(), _free(), _places(), _runs()]
-    saves = Row("Saves", [_results(), duration_quantiles_panel(8), skipped_panel(8)])
+    saves = Row("Saves", [_results(), durations_panel(8), skipped_panel(8)])
     below = Row("Below the files", [_device(), _dirty(), _drag()])
     return assemble(outline, [*overview, *space, measuring_panel()], [saves, below])
 
@@ -170,15 +171,15 @@ def _open() -> stat.Panel:
             4,
             runbook="ckptsavestalled",
         ),
-        [Query(age, "open for"), Query(stalled, "bytes")],
+        [Query(age, "open for"), Query(stalled, "stalled")],
         CLOCK,
-        texts={"0": ("none open", "text")},
+        texts={"0": ("none", "text")},
         named=True,
     )
-    states = {"0": {"text": "not stalled", "color": "green"}, "1": {"text": "stalled", "color": "red"}}
+    states = {"0": {"text": "no", "color": "green"}, "1": {"text": "yes", "color": "red"}}
     stalled_texts = models.DynamicConfigValue(id_val="mappings", value=[{"type": "value", "options": states}])
     return panel.override_by_name(
-        "bytes", [models.DynamicConfigValue(id_val="unit", value="none"), stalled_texts]
+        "stalled", [models.DynamicConfigValue(id_val="unit", value="none"), stalled_texts]
     )
 
 
@@ -229,8 +230,7 @@ def _durations() -> timeseries.Panel:
         ],
         SECONDS,
         stepped=True,
-        colors={"mean": "#8e8e8e"},
-    )
+    ).override_by_name("mean", dashed())
 
 
 def _bandwidths() -> timeseries.Panel:
@@ -312,10 +312,10 @@ def _places() -> table.Panel:
         ),
         [Query(dirs("ckpt_directory_info"))],
         [
-            Column("instance", "Node"),
+            Column("instance", "Node", width=140),
             Column("path", "Path"),
-            Column("mountpoint", "Mounted at"),
-            Column("device", "Device"),
+            Column("mountpoint", "Mounted at", width=150),
+            Column("device", "Device", width=110),
             Column("fstype", "File system", width=110),
             Column("transport", "Transport", width=110),
         ],

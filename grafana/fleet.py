@@ -26,20 +26,20 @@ from grafana.promql import (
     dirs,
     gpus_worth,
     increase,
+    nodes,
     per_save,
     quotient,
 )
 from grafana.shared import (
     BANDWIDTH,
     BYTES,
-    CLOCK,
     COUNT,
+    GPU_HOURS,
     NONE_IS_GOOD,
+    SECONDS,
     SHARE,
     SHARE_AXIS,
     SHARE_STEPS,
-    activity_sources_table,
-    duration_quantiles_panel,
     measuring_panel,
     phases_panel,
     skipped_panel,
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
     from grafana.panels import Builder
 
-_GPU_HOURS = Scale("short", 1, lowest=0.0)
 _BUBBLE = "ckpt_gpu_bubble_seconds_total"
 _NOT_COMPLETE = 'result!="complete"'
 _COMPLETE = 'result="complete"'
@@ -68,8 +67,8 @@ def fleet_dashboard() -> dict[str, Any]:
     )
     overview = [*_headline(), measuring_panel(), _trend(), _worth_over_time(), _directories(), _by_node()]
     where = Row("Where the bubble comes from", [phases_panel(12), stalls_panel(12)])
-    saves = Row("Saves", [duration_quantiles_panel(12), _saves_over_time()])
-    sure = Row("How sure are these figures", [skipped_panel(12), activity_sources_table(12)])
+    saves = Row("Saves", [_durations(), _saves_over_time()])
+    sure = Row("How sure are these figures", [skipped_panel(12), _sources()])
     return assemble(outline, [*overview, _alerts(), _write_speed()], [where, saves, sure])
 
 
@@ -120,7 +119,7 @@ def _gpu_hours() -> stat.Panel:
             4,
         ),
         [Query(f"{increase(dirs(_BUBBLE))} / 3600")],
-        _GPU_HOURS,
+        GPU_HOURS,
     )
 
 
@@ -234,15 +233,15 @@ def _directories() -> table.Panel:
             Query(increase(dirs("ckpt_saves_total", _NOT_COMPLETE), by="dir")),
         ],
         [
-            Column("dir", "Directory", link=TO_DIRECTORY, width=120),
-            Column("Value #A", "GPU-hours lost", _GPU_HOURS),
-            Column("Value #B", "Share", SHARE),
-            Column("Value #C", "Bubble", CLOCK),
-            Column("Value #D", "Mean save", CLOCK),
-            Column("Value #E", "Size", BYTES),
-            Column("Value #F", "Flow", BANDWIDTH),
-            Column("Value #G", "Complete", COUNT),
-            Column("Value #H", "Lost", COUNT),
+            Column("dir", "Directory", link=TO_DIRECTORY),
+            Column("Value #A", "GPU-hours lost", GPU_HOURS, width=125),
+            Column("Value #B", "Share", SHARE, width=85),
+            Column("Value #C", "Bubble", SECONDS, width=105),
+            Column("Value #D", "Mean save", SECONDS, width=105),
+            Column("Value #E", "Size", BYTES, width=95),
+            Column("Value #F", "Flow", BANDWIDTH, width=100),
+            Column("Value #G", "Complete", COUNT, width=95),
+            Column("Value #H", "Lost", COUNT, width=75),
         ],
         sort="GPU-hours lost",
     )
@@ -259,7 +258,7 @@ def _by_node() -> bargauge.Panel:
             8,
         ),
         Query(f"sort_desc(topk(10, {lost} / 3600))", "{{instance}}"),
-        _GPU_HOURS,
+        GPU_HOURS,
         "orange",
         link=TO_NODE,
     )
@@ -306,6 +305,41 @@ def _write_speed() -> timeseries.Panel:
         [Query(flow, "{{dir}}")],
         BANDWIDTH,
         values=("lastNotNull",),
+    )
+
+
+def _durations() -> timeseries.Panel:
+    return graph_panel(
+        Frame(
+            "Mean duration of saves, by directory",
+            "Complete saves over the trend window, from first write-open to commit, per node and save.",
+            12,
+            8,
+            runbook="ckptbandwidthregression",
+        ),
+        [Query(per_save("ckpt_save_duration_seconds", WINDOW, by="dir"), "{{dir}}")],
+        SECONDS,
+        values=("lastNotNull",),
+    )
+
+
+def _sources() -> table.Panel:
+    return table_panel(
+        Frame(
+            "What activity is read from",
+            "GPUs by the source of their activity. gpm and power tell work from waiting. utilization "
+            "(quality low) does not: a GPU that spins in a collective looks busy, so most of a bubble is "
+            "missed. GPUs that have not yet shown a steady state have no source and are not counted.",
+            12,
+            8,
+            runbook="ckptbubblelowquality",
+        ),
+        [Query(f"count by (source, quality) ({nodes('ckpt_gpu_activity_source_info')})")],
+        [
+            Column("source", "Source"),
+            Column("quality", "Quality", mappings={"high": ("high", "green"), "low": ("low", "red")}),
+            Column("Value", "GPUs", COUNT),
+        ],
     )
 
 

@@ -20,6 +20,7 @@ from grafana.promql import WINDOW, bubble_share, dirs, increase, nodes, quotient
 from grafana.shared import (
     ACTIVITY_AXIS,
     BANDWIDTH,
+    CLOCK,
     COUNT,
     NONE_IS_GOOD,
     SHARE,
@@ -215,7 +216,7 @@ def _by_gpu() -> bargauge.Panel:
             8,
         ),
         Query(f"sort_desc({lost})", _GPU),
-        Scale("s", 0, lowest=0.0),
+        CLOCK,
         "orange",
     )
 
@@ -227,7 +228,7 @@ def _states() -> statetimeline.Panel:
             "Grey gaps: not scraped. Everything that can fail alone has its line, so that a dip of a graph "
             "can be told from a gap in the measuring.",
             24,
-            7,
+            6,
             runbook="ckptwatchdown",
         ),
         [

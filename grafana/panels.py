@@ -45,12 +45,16 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Unit of a panel's values, the decimals shown, and its fixed ends; None leaves it to Grafana."""
+    """Unit of a panel's values, the decimals shown, and its fixed ends; None leaves it to Grafana.
+
+    ``at_least`` is how far an axis reaches when all values are small, so that zeros don't get an axis of 100.
+    """
 
     unit: str
     decimals: int | None = None
     lowest: float | None = None
     highest: float | None = None
+    at_least: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,8 @@ def graph_panel(
     panel.color_scheme(builders.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC))
     panel.line_width(1 if stacked else 2).fill_opacity(60 if stacked else fill)
     panel.show_points(common.VisibilityMode.NEVER)
+    if scale.at_least is not None:
+        panel.axis_soft_max(scale.at_least)
     panel.line_interpolation(
         common.LineInterpolation.STEP_AFTER if stepped else common.LineInterpolation.LINEAR
     )
@@ -262,7 +268,8 @@ def _scale(panel: stat.Panel | timeseries.Panel | bargauge.Panel, scale: Scale, 
 
 
 def _column(column: Column) -> list[models.DynamicConfigValue]:
-    look: list[tuple[str, Any]] = []
+    # A label is a name even where it looks like a number: job 8812 is not 8.81 K.
+    look: list[tuple[str, Any]] = [] if column.scale or column.mappings else [("unit", "string")]
     if column.scale:
         look.append(("unit", column.scale.unit))
         if column.scale.decimals is not None:

@@ -76,12 +76,6 @@ def per_save(metric: str, window: str = RANGE, *, by: str = "") -> str:
     )
 
 
-def quantile(share: float, metric: str, window: str = WINDOW) -> str:
-    """Return a quantile of a histogram of the selected directories, nothing where nothing was observed."""
-    buckets = increase(dirs(f"{metric}_bucket"), window, by="le")
-    return f"histogram_quantile({share}, {buckets})\nand ({increase(dirs(f'{metric}_count'), window)} > 0)"
-
-
 def bad(selector: str) -> str:
     """Count the series at 0; -1, and not 0, where there is no series at all."""
     return f"count ({selector} == 0) or 0 * count ({selector}) or vector(-1)"

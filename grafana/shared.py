@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Final
 from grafana_foundation_sdk.models import dashboard as models
 
 from grafana.panels import ABSENT, Column, Frame, Query, Scale, graph_panel, stat_panel, table_panel
-from grafana.promql import WINDOW, bad, dirs, increase, nodes, per_save, quantile, quotient
+from grafana.promql import WINDOW, bad, dirs, increase, nodes, per_save, quotient
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import stat, table, timeseries
 
 SHARE: Final = Scale("percentunit", 1, lowest=0.0, highest=1.0)
 # Decimals left open on an axis: fixed ones would also fix how fine its ticks are.
-SHARE_AXIS: Final = Scale("percentunit", lowest=0.0)
+SHARE_AXIS: Final = Scale("percentunit", lowest=0.0, at_least=0.01)
 ACTIVITY_AXIS: Final = Scale("percentunit", lowest=0.0, highest=1.0)
 CLOCK: Final = Scale("clocks", 1, lowest=0.0)
 SHARE_STEPS: Final = ((None, "green"), (0.05, "yellow"), (0.10, "red"))
 SECONDS: Final = Scale("s", 1, lowest=0.0)
-COUNT: Final = Scale("short", 0, lowest=0.0)
+COUNT: Final = Scale("locale", 0, lowest=0.0, at_least=1.0)
+GPU_HOURS: Final = Scale("short", lowest=0.0)
 NONE_IS_GOOD: Final = ((None, "green"), (0.5, "red"))
 BYTES: Final = Scale("decbytes", lowest=0.0)
 BANDWIDTH: Final = Scale("Bps", lowest=0.0)
@@ -73,7 +74,7 @@ def measuring_panel() -> stat.Panel:
         [
             Query(f"count ({build}) or vector(0)", "Nodes reporting"),
             Query(silent, "Nodes silent"),
-            Query(bad(dirs("ckpt_watch_up")), "Directories not watched"),
+            Query(bad(dirs("ckpt_watch_up")), "Dirs not watched"),
             Query(bad(nodes("ckpt_source_up")), "Sources stuck"),
             Query(bad(nodes("ckpt_collector_success")), "Collectors failing"),
             Query(bad(nodes("ckpt_gpu_backend_up")), "GPU backends down"),
@@ -155,29 +156,31 @@ def skipped_panel(width: int) -> timeseries.Panel:
     )
 
 
-def duration_quantiles_panel(width: int) -> timeseries.Panel:
-    """Draw mean and quantiles of the durations of saves."""
-    metric = "ckpt_save_duration_seconds"
+def durations_panel(width: int) -> timeseries.Panel:
+    """Draw the mean duration of saves, and the fastest and slowest that were scraped."""
+    last = dirs("ckpt_last_save_duration_seconds")
     return graph_panel(
         Frame(
-            "Duration of saves, mean and spread",
-            "Complete saves over the trend window. The mean is exact; half and nine tenths are estimates "
-            "from the histogram's buckets. Each node counts the saves that it writes.",
+            "Duration of saves",
+            "Complete saves over the trend window. The mean is exact and has every save; fastest and "
+            "slowest are those of the saves that were a node's last one at a scrape. Each node counts the "
+            "saves that it writes.",
             width,
             8,
             runbook="ckptbandwidthregression",
         ),
         [
-            Query(per_save(metric, WINDOW), "mean"),
-            Query(quantile(0.5, metric), "half are faster than"),
-            Query(quantile(0.9, metric), "nine tenths are faster than"),
+            Query(per_save("ckpt_save_duration_seconds", WINDOW), "mean"),
+            Query(f"max (max_over_time({last}[{WINDOW}]))", "slowest"),
+            Query(f"min (min_over_time({last}[{WINDOW}]))", "fastest"),
         ],
         SECONDS,
+        colors={"mean": "orange", "slowest": "red", "fastest": "green"},
     )
 
 
 def activity_sources_table(width: int) -> table.Panel:
-    """List what the activity of each GPU is read from."""
+    """List what the activity of each GPU of one node is read from."""
     return table_panel(
         Frame(
             "What activity is read from",
@@ -189,17 +192,16 @@ def activity_sources_table(width: int) -> table.Panel:
             runbook="ckptbubblelowquality",
         ),
         [
-            Query(f"max by (instance, gpu, uuid, name) ({nodes('ckpt_gpu_info')})"),
-            Query(
-                f"max by (instance, gpu, uuid, source, quality) ({nodes('ckpt_gpu_activity_source_info')})"
-            ),
+            Query(f"max by (gpu, uuid, name) ({nodes('ckpt_gpu_info')})"),
+            Query(f"max by (gpu, uuid, source, quality) ({nodes('ckpt_gpu_activity_source_info')})"),
         ],
         [
-            Column("instance", "Node"),
-            Column("gpu", "GPU", width=60),
+            Column("gpu", "GPU", width=50),
             Column("name", "Model"),
-            Column("source", "Activity from"),
-            Column("quality", "Quality", mappings={"high": ("high", "green"), "low": ("low", "red")}),
+            Column("source", "Read from", width=90),
+            Column(
+                "quality", "Quality", width=70, mappings={"high": ("high", "green"), "low": ("low", "red")}
+            ),
         ],
     )
 

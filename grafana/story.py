@@ -113,7 +113,7 @@ def snapshot(node: ScriptedNode, now: float) -> Snapshot:
         counters=_counters(node, now),
         config=ConfigStatus(successful=True, success_unix=node.began),
         gpu_backend=GpuBackendStatus("nvml", up=True, call_seconds=_calls(node, now)),
-        gpus=tuple(_gpu(node, gpu, now) for gpu in range(GPUS)),
+        gpus=_gpus(node, now),
         sources_healthy={"inotify": True, "progress": True, "storage": True, "writers": True, "gpu": True},
     )
 
@@ -160,8 +160,8 @@ def _directory(node: ScriptedNode, name: str, now: float) -> DirectorySnapshot:
         saves={result: sum(save.result == result for save in ended) for result in RESULTS},
         save_bytes=sum(save.size_bytes for save in complete),
         save_files=16 * len(complete),
-        written_bytes=sum(_written(save, now) for save in saves),
-        write_active_seconds=sum(save.flowing_share * _elapsed(save, now) for save in saves),
+        written_bytes=_written_bytes(saves, now),
+        write_active_seconds=sum(save.flowing_share * _elapsed(save, now) for save in (*ended, *open_saves)),
         duration=_histogram(save.end - save.start for save in complete),
         open_saves=tuple(_open_save(name, save, now) for save in open_saves),
         last_save=_finished(name, complete[-1]) if complete else None,
@@ -182,6 +182,12 @@ def _elapsed(save: ScriptedSave, now: float) -> float:
 
 def _written(save: ScriptedSave, now: float) -> int:
     return int(save.size_bytes * _elapsed(save, now) / (save.end - save.start))
+
+
+def _written_bytes(saves: Iterable[ScriptedSave], now: float) -> int:
+    return sum(
+        save.size_bytes if save.end <= now else _written(save, now) for save in saves if save.start < now
+    )
 
 
 def _finished(name: str, save: ScriptedSave) -> Save:
@@ -220,7 +226,7 @@ def _bubble(name: str, save: ScriptedSave) -> Bubble:
 
 
 def _storage(node: ScriptedNode, name: str, now: float) -> StorageStatus:
-    written = sum(_written(save, now) for save in node.all_saves)
+    written = _written_bytes(node.all_saves, now)
     kept = sum(_directory_bytes(node, other, now) for other in node.saves)
     dirty = sum(0.02 * save.size_bytes for save in node.saves[name] if save.start <= now < save.end + 5.0)
     return StorageStatus(name, node.mount, FREE_BYTES - kept, DISK_BYTES, written, int(dirty) + 3_000_000)
@@ -245,18 +251,25 @@ def _calls(node: ScriptedNode, now: float) -> Histogram:
     return Histogram((0.001, 0.005, 0.025), (calls - calls // 50, calls // 50, 0, 0), 0.0006 * calls)
 
 
-def _gpu(node: ScriptedNode, gpu: int, now: float) -> GpuStatus:
+def _gpus(node: ScriptedNode, now: float) -> tuple[GpuStatus, ...]:
     bubbles = {
         name: sum(s.bubble_seconds for s in saves if s.end + JUDGED_AFTER_SECONDS <= now)
         for name, saves in node.saves.items()
     }
+    # No dip is farther away than this from the save that it belongs to.
+    near = (save for save in node.all_saves if save.start - 60.0 <= now < save.end + 60.0)
+    standing = any(start <= now < end for start, end in (save.dip for save in near))
+    return tuple(_gpu(node, gpu, now, bubbles, standing=standing) for gpu in range(GPUS))
+
+
+def _gpu(node: ScriptedNode, gpu: int, now: float, bubbles: dict[str, float], *, standing: bool) -> GpuStatus:
     observed = now - node.began
     stalls = {
         "checkpoint_save": sum(bubbles.values()),
         "data_loading": 0.006 * observed,
         "communication": 0.003 * observed,
     }
-    activity, utilization, power = _readings(node, gpu, now)
+    activity, utilization, power = _readings(gpu, now, standing=standing)
     uuid = f"GPU-{node.name}-{gpu}"
     return GpuStatus(
         GpuInfo(gpu, uuid, "NVIDIA H100 80GB HBM3 (scripted)", "scripted", limit_w=700.0),
@@ -272,10 +285,10 @@ def _gpu(node: ScriptedNode, gpu: int, now: float) -> GpuStatus:
     )
 
 
-def _readings(node: ScriptedNode, gpu: int, now: float) -> tuple[float, float, float]:
+def _readings(gpu: int, now: float, *, standing: bool) -> tuple[float, float, float]:
     """Return activity, utilisation and watts: in a save, rank 0 writes, the others spin and look busy."""
     ripple = math.sin(now / 7.0 + 1.7 * gpu) * math.sin(now / 31.0 + gpu)
-    if any(start <= now < end for start, end in (save.dip for save in node.all_saves)):
+    if standing:
         return 0.02 + 0.01 * ripple, (0.03 if gpu == 0 else 1.0), 151.0 + 2.0 * ripple
     return 0.98 + 0.02 * ripple, 0.92 + 0.03 * ripple, 549.0 + 12.0 * ripple
 

@@ -11,7 +11,7 @@ from typing import Any
 import promql_parser
 
 _SUFFIX = re.compile(r"(_total|_sum|_count|_bucket)$")
-_KEEPING = ("increase", "last_over_time", "clamp_min", "sort_desc")
+_KEEPING = ("increase", "last_over_time", "max_over_time", "min_over_time", "clamp_min", "sort_desc")
 _COMPARISONS = ("==", "!=", ">", "<", ">=", "<=")
 
 

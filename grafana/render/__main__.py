@@ -30,7 +30,7 @@ HOUR: Final = 3600
 BLOCK: Final = 2 * HOUR
 BEGAN: Final = 1_763_251_200  # a Sunday, 00:00 UTC
 DAY: Final = 24 * HOUR
-ENDS: Final = BEGAN + 14 * DAY
+ENDS: Final = BEGAN + 14 * DAY + 12 * HOUR
 SWAPPED: Final = BEGAN + 10 * DAY + 12 * HOUR
 LOST: Final = ENDS - 2 * HOUR
 PROMETHEUS_PORT: Final = 19391
@@ -57,11 +57,11 @@ PICTURES: Final = (
     Picture(
         "dashboard-directory",
         "ckpt-directory",
-        SWAPPED - 3 * HOUR,
-        SWAPPED + 3 * HOUR - 240,
+        SWAPPED - 3 * HOUR + 600,
+        SWAPPED + 3 * HOUR - 1200,
         {"dir": "llama"},
     ),
-    Picture("dashboard-node", "ckpt-node", SWAPPED - HOUR - 120, SWAPPED - 120, {"instance": "gpu-01:10047"}),
+    Picture("dashboard-node", "ckpt-node", SWAPPED - 3120, SWAPPED + 480, {"instance": "gpu-01:10047"}),
 )
 
 
@@ -76,7 +76,7 @@ def story() -> tuple[ScriptedNode, ...]:
         replace(save, result="incomplete") if LOST <= save.start < LOST + 1800 else save for save in llama
     )
     vision = tuple(
-        async_save(start, 41.0, 200 * (index + 1), 12_400_000_000)
+        async_save(start, 41.3, 200 * (index + 1), 12_400_000_000)
         for index, start in enumerate(range(BEGAN + 400, ENDS - 100, 900))
     )
     return (
@@ -88,9 +88,10 @@ def story() -> tuple[ScriptedNode, ...]:
 
 
 def moments(start: int) -> list[int]:
-    """Return when one block is scraped: each 15 s where a picture looks close, else each four minutes."""
+    """Return when one block is scraped: each 15 s where a picture looks close, else seldom."""
     close = SWAPPED - 4 * HOUR <= start < SWAPPED + 3 * HOUR
-    return list(range(start, start + BLOCK, 15 if close else 240))
+    at_the_end = start >= ENDS - BLOCK
+    return list(range(start, start + BLOCK, 15 if close else 120 if at_the_end else 900))
 
 
 def alerts(times: Sequence[int]) -> Iterator[str]:

@@ -103,13 +103,14 @@ function Board({ board }) {
   const shown = board.templating.list.filter(({ type }) => type !== 'datasource' && type !== 'textbox');
   const until = new Date(range.to * 1000).toISOString().slice(0, 16).replace('T', ' ');
   const hours = (range.to - range.from) / 3600;
+  const span = hours >= 48 ? `${hours / 24} days` : `${hours} h`;
   const all = ['.+', '.*'];
   return (
     <div style={{ margin: GAP, color: theme.colors.text.primary, fontFamily: theme.typography.fontFamily }}>
       <div style={{ display: 'flex', alignItems: 'baseline', height: 28 }}>
         <b style={{ fontSize: 16 }}>{board.title}</b>
         <span style={{ marginLeft: 'auto', fontSize: 12, color: theme.colors.text.secondary }}>
-          drawn with Grafana's components, not by Grafana; scripted data; {hours} h until {until} UTC
+          drawn with Grafana's components, not by Grafana; scripted data; {span} until {until} UTC
         </span>
       </div>
       <div style={{ height: 36 }}>

@@ -257,9 +257,10 @@ class TestPanel:
         for panel in panels_of(board):
             columns = renamed(panel)
             for question in questions_of({"uid": board["uid"], "panels": [panel]}):
-                if panel["type"] == "table" and f"Value #{question.ref}" not in columns:
+                value = "Value" if len(panel["targets"]) == 1 else f"Value #{question.ref}"
+                if panel["type"] == "table" and value not in columns:
                     continue  # the table shows labels alone
-                name = columns.get(f"Value #{question.ref}", legend(panel, question.ref))
+                name = columns.get(value, legend(panel, question.ref))
                 assert unit_of(panel, name) in UNITS[of_expression(tree(question))], panel["title"]
 
 
@@ -359,3 +360,14 @@ def test_provisioning_reads_the_folder_of_dashboards() -> None:
     assert one["type"] == "file"
     assert one["options"]["path"].startswith("/")
     assert [s["type"] for s in source["datasources"]] == ["prometheus"]
+
+
+def test_readme_leads_to_what_exists() -> None:
+    """Every file that the README links is there, and each picture is small enough to be looked at online."""
+    links = re.findall(r"\]\(([^):]+)\)", (FOLDER / "README.md").read_text(encoding="utf-8"))
+    files = [FOLDER / link for link in links]
+
+    assert [file for file in files if not file.is_file()] == []
+    pictures = [file for file in files if file.suffix == ".png"]
+    assert len(pictures) == len(UIDS)
+    assert all(file.stat().st_size < 300_000 for file in pictures)
