@@ -141,15 +141,19 @@ def web_file(data: bytes) -> None:
 
 SEEDS: Mapping[str, tuple[bytes, ...]] = {
     "request": (
-        b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text;version=1.0.0\r\n"
-        b"Accept-Encoding: gzip\r\nAuthorization: Basic YWxpY2U6eA==\r\n\r\n",
+        (
+            b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text;version=1.0.0\r\n"
+            b"Accept-Encoding: gzip\r\nAuthorization: Basic YWxpY2U6eA==\r\n\r\n"
+        ),
         b"HEAD /-/healthy HTTP/1.0\r\nConnection: close\r\n\r\n",
         b"GET http://a/-/ready?name[]=x HTTP/1.1\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n",
     ),
     "web_file": (
-        b"tls_server_config: {cert_file: a, key_file: b, client_auth_type: NoClientCert, min_version: TLS12}\n"
-        b"http_server_config: {http2: true, headers: {X-Frame-Options: deny}}\n"
-        b"basic_auth_users: {a: b}\nrate_limit: {interval: 1s, burst: 1}\n",
+        (
+            b"tls_server_config: {cert_file: a, key_file: b, client_auth_type: NoClientCert, min_version: TLS12}\n"
+            b"http_server_config: {http2: true, headers: {X-Frame-Options: deny}}\n"
+            b"basic_auth_users: {a: b}\nrate_limit: {interval: 1s, burst: 1}\n"
+        ),
         b"tls_server_config:\n  cipher_suites: [TLS_AES_128_GCM_SHA256]\n  curve_preferences:\n  - X25519\n",
         b"&a {b: *a, <<: {c: !!binary x}, ? [1]: 2}\n",
     ),
