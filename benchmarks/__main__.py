@@ -16,6 +16,7 @@ from benchmarks import (
     sampler,
     save_cost,
     scrape,
+    web,
     writer_cost,
 )
 from benchmarks.processes import MEMORY
@@ -27,6 +28,7 @@ BENCHMARKS: dict[str, Callable[[bool], Outcome]] = {
     "idle": idle.measure,
     "big_tree": big_tree.measure,
     "scrape": scrape.measure,
+    "web": web.measure,
     "detection_error": detection_error.measure,
     "bubble_error": bubble_error.measure,
     "sampler": sampler.measure,

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -127,17 +127,16 @@ def web_file(data: bytes) -> None:
     """Any web-config file is either read or refused with one-line problems that name it."""
     path = _file()
     path.write_bytes(data)
-    problems: Sequence[str] | None = None
+    problems: tuple[str, ...] | None = None
     try:
         load_web_file(os.fspath(path))
     except ConfigError as error:
         problems = error.problems
-    if problems is None:
-        return
-    assert problems
-    assert all(problem.startswith(f"{path}: ") for problem in problems)
-    assert all(problem.isprintable() for problem in problems)
-    assert all(len(problem) < 1_000 for problem in problems)
+    assert problems != ()
+    for problem in problems or ():
+        assert problem.startswith(f"{path}: ")
+        assert problem.isprintable()
+        assert len(problem) < 1_000
 
 
 SEEDS: Mapping[str, tuple[bytes, ...]] = {
