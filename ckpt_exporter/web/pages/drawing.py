@@ -188,6 +188,8 @@ def _activity_paths(activities: Sequence[float | None]) -> str:
             line = _steps(bins)
             lines.append(line)
             areas.append(f"{line}V100H{bins[0][0]}Z")
+    if not lines:
+        return ""
     return f'<path class="activity-area" d="{"".join(areas)}"/><path class="activity" d="{"".join(lines)}"/>'
 
 
