@@ -44,7 +44,7 @@ def test_all_is_well() -> None:
     assert source(HEALTHY, "Watch of llama") == ["up", "12 directories."]
     assert source(HEALTHY, "File events") == ["none lost", "0 taken in."]
     assert source(HEALTHY, "GPUs") == ["nvml up", "1 GPU."]
-    assert source(HEALTHY, "Source watch") == source(HEALTHY, "Source storage") == ["up", ""]
+    assert source(HEALTHY, "Source storage") == ["up", "Knows mounts, devices and free space."]
     assert source(HEALTHY, "Configuration") == ["loaded", "In force since 2025-11-30 01:40:00 UTC."]
     assert source(HEALTHY, "Recording") == ["running", ""]
     assert "Nothing needs attention" in outline(HEALTHY).text

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from ckpt_exporter.model import DirectorySnapshot, Snapshot, WatchStatus
 
 _PROBLEM_LEVELS: Final = ("bad", "warn")
+_DOES: Final = {
+    "watch": "Sees files being created, written, renamed and deleted.",
+    "storage": "Knows mounts, devices and free space.",
+}
 _REASONS: Final = {
     "files_removed": "its files were removed before the commit",
     "no_close": "its files were never closed",
@@ -224,7 +228,7 @@ def _threads(snapshot: Snapshot) -> Iterator[Health]:
     for name, healthy in snapshot.sources_healthy.items():
         about = Html(f"Source {escaped(name)}")
         if healthy:
-            yield Health("good", about, "up")
+            yield Health("good", about, "up", _DOES.get(name, ""))
         else:
             yield Health(
                 "bad", about, "stopped",
