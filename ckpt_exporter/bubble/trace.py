@@ -21,8 +21,9 @@ def mean_activity(
     """Return the mean activity (0..1) in each of ``count`` bins; None where no GPU was read."""
     sums, covered = [0.0] * count, [0.0] * count
     for scale, rows in readings:
-        curve = scale.curve(rows.picked(range(0, len(rows), _stride(len(rows), count))))
-        for (begin, end), value in zip(_stretches(curve.times), curve.values, strict=True):
+        stride = _stride(len(rows), count)
+        times, values = scale.points(rows if stride == 1 else rows.picked(range(0, len(rows), stride)))
+        for (begin, end), value in zip(_stretches(times), values, strict=True):
             activity = min(1.0, max(0.0, value))
             first = max(0, int((begin - start) // bin_seconds))
             last = min(count - 1, int((end - start) // bin_seconds))

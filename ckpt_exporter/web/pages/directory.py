@@ -262,7 +262,7 @@ def _result(save: Save) -> Html:
     if save.result == "complete":
         return badge("good", "complete")
     reason = f" {escaped(reason_text(save.reason))}" if save.reason else ""
-    return Html(f"<span>{badge('bad', save.result)}{reason}</span>")
+    return Html(f'<span class="words">{badge("bad", save.result)}{reason}</span>')
 
 
 # --- more -----------------------------------------------------------------------------------------------

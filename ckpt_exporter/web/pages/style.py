@@ -52,7 +52,7 @@ section.simulation { padding-block: .6rem; border-left: .35rem dashed var(--warn
   font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .87em; }
 .note { color: var(--soft); }
 section > .note, section > details, figure, .save-open { margin: .85rem 0 0; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr));
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr));
   gap: .75rem 1.25rem; margin: .85rem 0 0; }
 .figures > div { display: flex; flex-direction: column; min-width: 0; overflow-wrap: anywhere; }
 .figures dt { color: var(--soft); font-size: .85rem; }
@@ -97,7 +97,8 @@ th { font-weight: 500; }
 .grid thead th { color: var(--soft); font-size: .87rem; }
 .grid th, .grid td { white-space: nowrap; overflow-wrap: normal; }
 .grid .long, .grid bdi { white-space: normal; overflow-wrap: anywhere; }
-.grid .long { min-width: 8.5rem; }
+.grid .long, .grid .words { min-width: 8.5rem; }
+.grid .words { display: inline-block; white-space: normal; }
 .badge { display: inline-flex; gap: .3rem; align-items: center; padding: 0 .55rem; border-radius: 1rem;
   font-size: .85em; font-weight: 600; white-space: nowrap; }
 .badge svg { width: .75em; height: .75em; flex: none; }
@@ -112,7 +113,7 @@ footer p + p { margin-top: .35rem; }
   body { padding: .75rem .5rem 2rem; }
   section { padding: .8rem .8rem; }
   nav { margin-left: 0; }
-  .figures { grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); }
+  .figures { grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); }
   .grid, .grid caption, .grid tbody, .grid th, .grid td { display: block; width: auto; }
   .grid thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
   .grid tbody tr { display: grid; gap: .3rem .75rem;
