@@ -57,8 +57,12 @@ class Strip:
             if ended < start or begun >= end:
                 continue
             length = ended - begun
-            first = max(0, int((begun - start) // bin_seconds))
-            last = min(count - 1, int((ended - start) // bin_seconds))
+            first = int((begun - start) / bin_seconds) if begun > start else 0
+            last = min(count - 1, int((ended - start) / bin_seconds))
+            if first == last and begun >= start and ended <= end:
+                amounts[first] += amount
+                seconds[first] += length
+                continue
             for i in range(first, last + 1):
                 edge = start + i * bin_seconds
                 inside = max(0.0, min(ended, edge + bin_seconds) - max(begun, edge))
