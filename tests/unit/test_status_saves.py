@@ -71,6 +71,8 @@ def test_what_is_known_of_a_bubble_is_said(bubble: Bubble | None, text: str) -> 
 def test_a_bubble_that_may_still_come_is_not_called_unknown() -> None:
     """A save that ended a minute ago may get its figure yet."""
     fresh = replace(LAST_SAVE, end=940.0)
+    text = " ".join(shown(llama(last_save=fresh, last_bubble=None)).text)
+    assert "Its bubble not known yet comes when its dip is over" in text
     assert row_of(shown(llama(RecentSave(fresh))), "200")[7] == "not known yet"
     assert row_of(shown(llama(RecentSave(fresh)), gpu_backend=None), "200")[7] == "unknown"
 
