@@ -205,7 +205,7 @@ def _written(save: OpenSave, expected: Expected | None) -> str:
 def _when(save: OpenSave, expected: Expected | None, snapshot: Snapshot) -> Html:
     if not save.open_files:
         written = duration_text(max(0.0, save.last_byte - save.start))
-        return Html(f"Written in {written}; it has ended if no more comes, and no waiting is counted")
+        return Html(f"Last byte {written} after its start; waiting for its commit, or quiet if it needs none")
     begun = f"Saving for {duration_text(max(0.0, snapshot.t - save.start))}"
     if expected is None:
         return Html(f"{begun}, end unknown")

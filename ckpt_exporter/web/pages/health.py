@@ -10,7 +10,7 @@ from ckpt_exporter.web.pages.markup import Html, badge, escaped, facts_table, fo
 from ckpt_exporter.web.pages.units import count_text, duration_text, time_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ckpt_exporter.model import DirectorySnapshot, Snapshot, WatchStatus
 
@@ -66,9 +66,8 @@ def problems_of(snapshot: Snapshot) -> list[Health]:
     return [*saves, *(health for health in sources_of(snapshot) if health.is_problem)]
 
 
-def problems_section(snapshot: Snapshot) -> str:
+def problems_section(problems: Sequence[Health]) -> str:
     """Return what needs attention, first on the page; one line when nothing does."""
-    problems = problems_of(snapshot)
     if not problems:
         return (
             '<section id="attention" class="fine" aria-labelledby="attention-title"><div class="title">'
