@@ -93,6 +93,8 @@ section > table:not(:first-child), details > table { margin-top: .85rem; }
 th, td { text-align: left; padding: .32rem .75rem .32rem 0; border-top: 1px solid var(--line);
   vertical-align: top; overflow-wrap: anywhere; }
 th { font-weight: 500; }
+.facts { table-layout: fixed; }
+.facts .badge { white-space: normal; }
 .facts th { color: var(--soft); width: 48%; }
 .grid thead th { color: var(--soft); font-size: .87rem; }
 .grid th, .grid td { white-space: nowrap; overflow-wrap: normal; }
