@@ -300,19 +300,28 @@ class Ledger:
         """Copy all state at one moment; ``timelines`` are for people, a scrape needs none."""
         with self._lock:
             directories = tuple(book.snapshot(now) for book in self._books.values())
-            if timelines:
-                directories = tuple(self._with_timeline(entry, now) for entry in directories)
             storage = tuple(self._storage.values())
             gpus = self._bubbles.statuses(now)
+        if timelines:
+            directories = tuple(self._with_timeline(entry, now) for entry in directories)
         return Snapshot(
             t=now, unix_minus_t=self.unix_minus_t, directories=directories, storage=storage, gpus=gpus
         )
 
     def _with_timeline(self, entry: DirectorySnapshot, now: float) -> DirectorySnapshot:
+        """Add what happened around the latest saves; facts need not wait while it is worked out."""
         begun = [save.start for save in entry.open_saves]
-        readings = self._readings(entry.name)
-        windows = self._books[entry.name].timeline.windows(entry.recent, begun, readings, now)
-        return replace(entry, timeline=windows)
+        with self._lock:
+            book = self._books.get(entry.name)
+            if book is None:
+                return entry
+            missing = book.timeline.missing(begun, self._readings(entry.name), now)
+        found = [(stretch, stretch.activities()) for stretch in missing]
+        with self._lock:
+            for stretch, activities in found:
+                book.timeline.enter(stretch, activities)
+            drawing = book.timeline.drawing(entry.recent, begun, now)
+        return replace(entry, timeline=drawing.windows())
 
     def _readings(self, name: str) -> Readings:
         return partial(self._bubbles.readings, name)

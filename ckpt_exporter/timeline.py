@@ -8,7 +8,7 @@ asks in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, floor, inf
 from typing import Final
 
@@ -73,8 +73,62 @@ class RecentSaves:
                 return
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Readings of a stretch of time whose mean activity has not been taken in yet."""
+
+    start: float
+    bin_seconds: float
+    count: int
+    readings: list[tuple[Scale, Rows]]
+    known: bool
+
+    @property
+    def end(self) -> float:
+        """The end of the last bin."""
+        return self.start + self.count * self.bin_seconds
+
+    def activities(self) -> list[float | None]:
+        """Return the mean activity in each bin."""
+        return mean_activity(self.readings, self.start, self.bin_seconds, self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """All that windows are made from, copied, so that making them holds nobody up."""
+
+    spans: list[Span]
+    rates: Strip
+    activity: Strip
+    gpus: int
+    gpus_known: bool
+
+    def windows(self) -> tuple[TimelineWindow, ...]:
+        """Return the windows, oldest first."""
+        width = _bin_seconds(sum(end - start for start, end in self.spans))
+        return tuple(self._window(start, end, width) for start, end in self.spans)
+
+    def _window(self, start: float, end: float, width: float) -> TimelineWindow:
+        first = floor(start / width) * width  # on one grid at every look, so that a picture does not flicker
+        count = max(1, floor((end - first) / width + 1e-9))
+        amounts, _ = self.rates.binned(first, width, count)
+        worked, read = self.activity.binned(first, width, count)
+        return TimelineWindow(
+            start=first,
+            bin_seconds=width,
+            write_rates=tuple(amount / width for amount in amounts),
+            # A bin that was hardly read shows nothing rather than a mean of a moment.
+            activities=tuple(
+                work / seconds if seconds >= width / 4 else None
+                for work, seconds in zip(worked, read, strict=True)
+            ),
+            gpus=self.gpus,
+            gpus_known=self.gpus_known,
+        )
+
+
 class Timeline:
-    """Mean GPU activity around the latest saves of one directory, and windows on it and on the write rate."""
+    """Mean GPU activity around the latest saves of one directory, beside the write rate ``rates``."""
 
     def __init__(self, rates: Strip) -> None:
         self._rates = rates
@@ -86,7 +140,8 @@ class Timeline:
 
     def save_ended(self, save: Save, readings: Readings, now: float) -> None:
         """Take in what GPUs did before and during a save, as long as their readings are there."""
-        self._take(save.start - MARGIN_SECONDS, now, readings)
+        for stretch in self._stretches([(save.start - MARGIN_SECONDS, now)], readings):
+            self.enter(stretch, stretch.activities())
         self._tails.append((save.end, save.end + MARGIN_SECONDS))
 
     def due(self, now: float) -> bool:
@@ -95,56 +150,51 @@ class Timeline:
 
     def take_tails(self, readings: Readings, now: float) -> None:
         """Take in what GPUs have done since the latest saves."""
-        for start, end in self._tails:
-            self._take(start, min(now, end + UNSETTLED_SECONDS), readings)
+        for stretch in self.missing((), readings, now):
+            self.enter(stretch, stretch.activities())
         self._tails = [tail for tail in self._tails if now < tail[1] + UNSETTLED_SECONDS]
 
-    def windows(
-        self, finished: Sequence[RecentSave], open_since: Iterable[float], readings: Readings, now: float
-    ) -> tuple[TimelineWindow, ...]:
-        """Return the windows around the latest finished (newest first) and all open saves, oldest first."""
-        begun = list(open_since)
-        for start in begun:
-            self._take(start - MARGIN_SECONDS, now, readings)
-        self.take_tails(readings, now)
-        spans = [(entry.save.start, entry.save.end) for entry in finished[:MAX_DRAWN_SAVES]]
-        spans = _joined([*spans, *((start, now) for start in begun)], now)
-        total = sum(end - start for start, end in spans)
-        return tuple(self._window(start, end, _bin_seconds(total)) for start, end in spans)
+    def missing(self, open_since: Iterable[float], readings: Readings, now: float) -> list[Stretch]:
+        """Return what a reader needs that has not been taken in: around open saves and after the latest."""
+        wanted = [(start - MARGIN_SECONDS, now) for start in open_since]
+        wanted += [(start, min(now, end + UNSETTLED_SECONDS)) for start, end in self._tails]
+        return self._stretches(wanted, readings)
 
-    def _take(self, start: float, end: float, readings: Readings) -> None:
-        """Add mean activity for a stretch of time, as far as it has not been taken."""
-        start = max(start, self._taken_until)
-        span = end - UNSETTLED_SECONDS - start
-        count = min(MAX_TAKEN_BINS, int(span / FINE_SECONDS))
-        if count <= 0:
+    def enter(self, stretch: Stretch, activities: Sequence[float | None]) -> None:
+        """Take in a stretch, unless another has been there before."""
+        if stretch.start < self._taken_until:
             return
-        width = FINE_SECONDS * int(span / FINE_SECONDS) / count
-        # A reading before the first bin tells from when on its successor holds.
-        found, known = readings(start - UNSETTLED_SECONDS, end)
-        if found:
-            self._gpus, self._gpus_known = len(found), known
-        for i, activity in enumerate(mean_activity(found, start, width, count)):
+        if stretch.readings:
+            self._gpus, self._gpus_known = len(stretch.readings), stretch.known
+        width = stretch.bin_seconds
+        for i, activity in enumerate(activities):
             if activity is not None:
-                self._activity.add(start + i * width, start + (i + 1) * width, activity * width)
-        self._taken_until = start + count * width
+                begin = stretch.start + i * width
+                self._activity.add(begin, begin + width, activity * width)
+        self._taken_until = stretch.end
 
-    def _window(self, start: float, end: float, width: float) -> TimelineWindow:
-        first = floor(start / width) * width  # on one grid at every look, so that a picture does not flicker
-        count = max(1, floor((end - first) / width + 1e-9))
-        rates = self._rates.binned(first, width, count)
-        activities = self._activity.binned(first, width, count)
-        return TimelineWindow(
-            start=first,
-            bin_seconds=width,
-            write_rates=tuple(amount / width for amount, _ in rates),
-            # A bin that was hardly read shows nothing rather than a mean of a moment.
-            activities=tuple(
-                amount / seconds if seconds >= width / 4 else None for amount, seconds in activities
-            ),
-            gpus=self._gpus,
-            gpus_known=self._gpus_known,
-        )
+    def drawing(self, finished: Sequence[RecentSave], open_since: Iterable[float], now: float) -> Drawing:
+        """Return the windows around the latest finished (newest first) and all open saves, to be made."""
+        spans = [(entry.save.start, entry.save.end) for entry in finished[:MAX_DRAWN_SAVES]]
+        spans = _joined([*spans, *((start, now) for start in open_since)], now)
+        return Drawing(spans, self._rates.copy(), self._activity.copy(), self._gpus, self._gpus_known)
+
+    def _stretches(self, wanted: Iterable[Span], readings: Readings) -> list[Stretch]:
+        """Return what of these stretches has not been taken in, each moment once."""
+        taken_until = self._taken_until
+        found = []
+        for begin, end in sorted(wanted):
+            start = max(begin, taken_until)
+            steps = int((end - UNSETTLED_SECONDS - start) / FINE_SECONDS)
+            if steps <= 0:
+                continue
+            count = min(MAX_TAKEN_BINS, steps)
+            # A reading before the first bin tells from when on its successor holds.
+            rows, known = readings(start - UNSETTLED_SECONDS, end)
+            stretch = Stretch(start, FINE_SECONDS * steps / count, count, rows, known)
+            taken_until = stretch.end
+            found.append(stretch)
+        return found
 
 
 def _joined(spans: list[Span], now: float) -> list[Span]:

@@ -91,10 +91,14 @@ class Scale:
 
     def curve(self, rows: Rows) -> Curve:
         """Return activity over time, set back by what the source's averaging makes it late."""
+        return Curve(*self.points(rows))
+
+    def points(self, rows: Rows) -> tuple[list[float], list[float]]:
+        """Return the times and values of that curve."""
         values = self.values(rows)
         times = list(self._times(rows))
         kept = [i for i, value in enumerate(values) if not isnan(value)]
-        return Curve([times[i] for i in kept], [values[i] for i in kept])
+        return [times[i] for i in kept], [values[i] for i in kept]
 
     def _times(self, rows: Rows) -> Iterator[float]:
         if self.lag_s is not None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 from ckpt_exporter.bubble.activity import Scale
 from ckpt_exporter.bubble.track import Rows
 
-# A reading stands for the time since the one before it, but not over a gap.
-HOLD_SECONDS: Final = 2.0
+# A reading stands for the time up to half-way to its neighbours, but not over a gap.
+REACH_SECONDS: Final = 1.0
 # More readings than this in a bin change its mean by less than a picture shows.
 READINGS_PER_BIN: Final = 8
 
@@ -20,21 +21,28 @@ def mean_activity(
     """Return the mean activity (0..1) in each of ``count`` bins; None where no GPU was read."""
     sums, covered = [0.0] * count, [0.0] * count
     for scale, rows in readings:
-        kept = rows.picked(range(0, len(rows), _stride(len(rows), count)))
-        curve = scale.curve(kept)
-        before = curve.times[0] - HOLD_SECONDS if len(curve) else 0.0
-        for t, value in zip(curve.times, curve.values, strict=True):
-            begin, before = max(before, t - HOLD_SECONDS), t
+        stride = _stride(len(rows), count)
+        times, values = scale.points(rows if stride == 1 else rows.picked(range(0, len(rows), stride)))
+        for (begin, end), value in zip(_stretches(times), values, strict=True):
             activity = min(1.0, max(0.0, value))
             first = max(0, int((begin - start) // bin_seconds))
-            last = min(count - 1, int((t - start) // bin_seconds))
+            last = min(count - 1, int((end - start) // bin_seconds))
             for i in range(first, last + 1):
                 edge = start + i * bin_seconds
-                inside = min(t, edge + bin_seconds) - max(begin, edge)
+                inside = min(end, edge + bin_seconds) - max(begin, edge)
                 if inside > 0:
                     sums[i] += activity * inside
                     covered[i] += inside
     return [total / time if time > 0 else None for total, time in zip(sums, covered, strict=True)]
+
+
+def _stretches(times: Sequence[float]) -> Iterator[tuple[float, float]]:
+    """Return for each reading the time that it stands for; at both ends as far as on its other side."""
+    halves = [min(REACH_SECONDS, (b - a) / 2) for a, b in pairwise(times)]
+    before = [halves[0] if halves else REACH_SECONDS, *halves]
+    after = [*halves, halves[-1] if halves else REACH_SECONDS]
+    for t, left, right in zip(times, before, after, strict=True):
+        yield t - left, t + right
 
 
 def _stride(rows: int, bins: int) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 MAX_PIECES: Final = 600
 # No timeline shows less than this, so what came within it came together.
@@ -12,8 +11,7 @@ FINE_SECONDS: Final = 0.5
 TOUCHING_SECONDS: Final = 1e-3
 
 
-@dataclass(slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     """An amount that came evenly between two moments."""
 
     start: float
@@ -36,44 +34,52 @@ class Strip:
     def __len__(self) -> int:
         return len(self._pieces)
 
+    def copy(self) -> Strip:
+        """Return a copy that no longer changes."""
+        other = Strip()
+        other._pieces = self._pieces.copy()
+        return other
+
     def add(self, start: float, end: float, amount: float) -> None:
         """Add what came between two moments (seconds)."""
-        last = self._pieces[-1] if self._pieces else None
-        if last is not None and _together(last, start, end):
-            last.start, last.end = min(last.start, start), max(last.end, end)
-            last.amount += amount
-            return
+        if self._pieces and _together(self._pieces[-1], start, end):
+            last = self._pieces.pop()
+            start, end, amount = min(last.start, start), max(last.end, end), last.amount + amount
         self._pieces.append(_Piece(start, end, amount))
         if len(self._pieces) > MAX_PIECES:
             self._coarsen()
 
-    def binned(self, start: float, bin_seconds: float, count: int) -> list[tuple[float, float]]:
+    def binned(self, start: float, bin_seconds: float, count: int) -> tuple[list[float], list[float]]:
         """Return for each of ``count`` bins the amount in it and the seconds of it that pieces cover."""
-        bins = [(0.0, 0.0)] * count
+        amounts, seconds = [0.0] * count, [0.0] * count
         end = start + count * bin_seconds
-        for piece in self._pieces:
-            if piece.end < start or piece.start >= end:
+        for begun, ended, amount in self._pieces:
+            if ended < start or begun >= end:
                 continue
-            first = max(0, int((piece.start - start) // bin_seconds))
-            last = min(count - 1, int((piece.end - start) // bin_seconds))
-            length = piece.end - piece.start
+            length = ended - begun
+            first = int((begun - start) / bin_seconds) if begun > start else 0
+            last = min(count - 1, int((ended - start) / bin_seconds))
+            if first == last and begun >= start and ended <= end:
+                amounts[first] += amount
+                seconds[first] += length
+                continue
             for i in range(first, last + 1):
-                begin = start + i * bin_seconds
-                inside = max(0.0, min(piece.end, begin + bin_seconds) - max(piece.start, begin))
-                share = inside / length if length > 0 else 1.0
-                bins[i] = (bins[i][0] + piece.amount * share, bins[i][1] + inside)
-        return bins
+                edge = start + i * bin_seconds
+                inside = max(0.0, min(ended, edge + bin_seconds) - max(begun, edge))
+                amounts[i] += amount * inside / length if length > 0 else amount
+                seconds[i] += inside
+        return amounts, seconds
 
     def _coarsen(self) -> None:
-        self._pieces.sort(key=lambda piece: piece.start)
+        self._pieces.sort()
         half = len(self._pieces) // 2
         older: list[_Piece] = []
         paired = False
         for piece in self._pieces[:half]:
             last = older[-1] if older else None
             if last is not None and not paired and piece.start - last.end <= TOUCHING_SECONDS:
-                last.end, paired = max(last.end, piece.end), True
-                last.amount += piece.amount
+                older[-1] = _Piece(last.start, max(last.end, piece.end), last.amount + piece.amount)
+                paired = True
             else:
                 older.append(piece)
                 paired = False

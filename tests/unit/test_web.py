@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import hashlib
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -193,12 +196,24 @@ def test_page_with_a_lone_surrogate_is_still_sent(site: Site) -> None:
 
 
 def test_page_may_load_nothing(site: Site) -> None:
-    """The status page forbids scripts, frames and foreign assets."""
-    response, _ = site.get("/")
+    """The status page forbids frames, foreign assets and every script and style but its own."""
+    response, body = site.get("/")
     assert response.getheader("Content-Type") == "text/html; charset=utf-8"
-    policy = response.getheader("Content-Security-Policy")
-    assert "default-src 'none'" in policy
-    assert "script-src" not in policy
+    policy = dict(rule.split(" ", 1) for rule in response.getheader("Content-Security-Policy").split("; "))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["form-action"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+    for rule, tag in (("script-src", b"script"), ("style-src", b"style")):
+        (text,) = re.findall(rb"<%s>(.*?)</%s>" % (tag, tag), body, re.DOTALL)
+        assert policy[rule] == f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'"
+
+
+def test_page_is_compressed_for_those_who_accept_it(site: Site) -> None:
+    """A browser gets the same page in a fraction of its bytes; who does not ask for it gets it plain."""
+    _, plain = site.get("/")
+    response, packed = site.get("/", accept_encoding="gzip, deflate, br")
+    assert response.getheader("Content-Encoding") == "gzip"
+    assert gzip.decompress(packed) == plain
+    assert len(packed) < len(plain) / 2
 
 
 def test_hostile_names_in_the_scrape(site: Site) -> None:

@@ -106,7 +106,7 @@ def _figures(entry: DirectorySnapshot, snapshot: Snapshot) -> str:
                 bandwidth_text(save.sustained_bandwidth),
                 f"average {bandwidth_text(save.average_bandwidth)}",
             ),
-            _bubble_figure(entry),
+            _bubble_figure(entry, snapshot),
         ]
     figures.append(_saves_figure(entry))
     items = "".join(
@@ -134,11 +134,12 @@ def _share_figure(entry: DirectorySnapshot, snapshot: Snapshot) -> tuple[str, st
     )
 
 
-def _bubble_figure(entry: DirectorySnapshot) -> tuple[str, str, str]:
-    name, bubble = "Its bubble", entry.last_bubble
+def _bubble_figure(entry: DirectorySnapshot, snapshot: Snapshot) -> tuple[str, str, str]:
+    name, bubble, save = "Its bubble", entry.last_bubble, entry.last_save
+    if bubble is None and save is not None and _may_still_come(save, snapshot):
+        return name, "not known yet", "comes when its dip is over"
     if bubble is None or bubble.seconds is None:
-        reason = bubble_text(bubble).removeprefix(UNKNOWN).strip(" ()")
-        return name, UNKNOWN, reason or "not known yet"
+        return name, UNKNOWN, bubble_text(bubble).removeprefix(UNKNOWN).strip(" ()")
     quality = f", {LOW_QUALITY}" if bubble.quality == "low" else ""
     return name, duration_text(bubble.seconds), f"{gpu_seconds_of(bubble)}{quality}"
 
@@ -204,7 +205,7 @@ def _written(save: OpenSave, expected: Expected | None) -> str:
 def _when(save: OpenSave, expected: Expected | None, snapshot: Snapshot) -> Html:
     if not save.open_files:
         written = duration_text(max(0.0, save.last_byte - save.start))
-        return Html(f"Written in {written}; it has ended if no more comes, and no waiting is counted")
+        return Html(f"Last byte {written} after its start; waiting for its commit, or quiet if it needs none")
     begun = f"Saving for {duration_text(max(0.0, snapshot.t - save.start))}"
     if expected is None:
         return Html(f"{begun}, end unknown")
@@ -250,8 +251,13 @@ def _recent_row(recent: RecentSave, snapshot: Snapshot) -> list[str]:
 
 
 def _bubble_cell(recent: RecentSave, snapshot: Snapshot) -> str:
-    judged = snapshot.gpu_backend is None or snapshot.t - recent.save.end > JUDGED_SECONDS
-    return bubble_text(recent.bubble) if recent.bubble is not None or judged else "not known yet"
+    if recent.bubble is None and _may_still_come(recent.save, snapshot):
+        return "not known yet"
+    return bubble_text(recent.bubble)
+
+
+def _may_still_come(save: Save, snapshot: Snapshot) -> bool:
+    return snapshot.gpu_backend is not None and snapshot.t - save.end <= JUDGED_SECONDS
 
 
 def _when_started(save: Save, snapshot: Snapshot) -> str:
@@ -262,7 +268,7 @@ def _result(save: Save) -> Html:
     if save.result == "complete":
         return badge("good", "complete")
     reason = f" {escaped(reason_text(save.reason))}" if save.reason else ""
-    return Html(f"<span>{badge('bad', save.result)}{reason}</span>")
+    return Html(f'<span class="words">{badge("bad", save.result)}{reason}</span>')
 
 
 # --- more -----------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def _window(name: str, window: TimelineWindow, entry: DirectorySnapshot, snapsho
     ]
     title, description = _words(window, saves, snapshot)
     return (
-        f'<svg id="{name}" role="img" aria-labelledby="{name}-title {name}-words" width="100%" '
+        f'<svg id="{name}" role="img" aria-labelledby="{name}-title {name}-words" '
         f'height="{_HEIGHT}"><title id="{name}-title">{escaped(title)}</title>'
         f'<desc id="{name}-words">{escaped(description)}</desc>{"".join(parts)}</svg>'
     )
@@ -164,11 +164,12 @@ def _frame() -> Iterator[str]:
 
 
 def _scales(top: float) -> Iterator[str]:
-    """Write what the ends of both scales are, over the curves and bands."""
-    yield f'<text class="scale" x="3" y="{_ACTIVITY_TOP + 11}">100 %</text>'
-    yield f'<text class="scale" x="3" y="{_ACTIVITY_TOP + _ACTIVITY_HEIGHT - 3}">0</text>'
+    """Write what the ends of both scales are, in the margin that the style sheet leaves."""
+    yield f'<text class="scale" x="-5" y="{_ACTIVITY_TOP + 8}">100 %</text>'
+    yield f'<text class="scale" x="-5" y="{_ACTIVITY_TOP + _ACTIVITY_HEIGHT}">0 %</text>'
     if top > 0:
-        yield f'<text class="scale" x="3" y="{_RATE_TOP + 11}">{escaped(bandwidth_text(top))}</text>'
+        yield f'<text class="scale" x="-5" y="{_RATE_TOP + 8}">{escaped(bandwidth_text(top))}</text>'
+        yield f'<text class="scale" x="-5" y="{_BOTTOM}">0</text>'
 
 
 def _plot(y: int, height: int, window: TimelineWindow, paths: str) -> str:
@@ -188,6 +189,8 @@ def _activity_paths(activities: Sequence[float | None]) -> str:
             line = _steps(bins)
             lines.append(line)
             areas.append(f"{line}V100H{bins[0][0]}Z")
+    if not lines:
+        return ""
     return f'<path class="activity-area" d="{"".join(areas)}"/><path class="activity" d="{"".join(lines)}"/>'
 
 

@@ -10,11 +10,15 @@ from ckpt_exporter.web.pages.markup import Html, badge, escaped, facts_table, fo
 from ckpt_exporter.web.pages.units import count_text, duration_text, time_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ckpt_exporter.model import DirectorySnapshot, Snapshot, WatchStatus
 
 _PROBLEM_LEVELS: Final = ("bad", "warn")
+_DOES: Final = {
+    "watch": "Sees files being created, written, renamed and deleted.",
+    "storage": "Knows mounts, devices and free space.",
+}
 _REASONS: Final = {
     "files_removed": "its files were removed before the commit",
     "no_close": "its files were never closed",
@@ -62,9 +66,8 @@ def problems_of(snapshot: Snapshot) -> list[Health]:
     return [*saves, *(health for health in sources_of(snapshot) if health.is_problem)]
 
 
-def problems_section(snapshot: Snapshot) -> str:
+def problems_section(problems: Sequence[Health]) -> str:
     """Return what needs attention, first on the page; one line when nothing does."""
-    problems = problems_of(snapshot)
     if not problems:
         return (
             '<section id="attention" class="fine" aria-labelledby="attention-title"><div class="title">'
@@ -224,7 +227,7 @@ def _threads(snapshot: Snapshot) -> Iterator[Health]:
     for name, healthy in snapshot.sources_healthy.items():
         about = Html(f"Source {escaped(name)}")
         if healthy:
-            yield Health("good", about, "up")
+            yield Health("good", about, "up", _DOES.get(name, ""))
         else:
             yield Health(
                 "bad", about, "stopped",

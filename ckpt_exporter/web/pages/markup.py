@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 # A longer name is cut in its middle: both ends tell one checkpoint from another.
 MAX_NAME_CHARACTERS: Final = 240
 
+# Figures stay on one line; what is longer is words, that may break.
+MAX_FIGURE_CHARACTERS: Final = 19
+_LONG: Final = ' class="long"'
 _SPECIAL: Final = re.compile("[^ -~]|[&<>\"']")
 
 # One shape for each level, so that a state shows without its colour.
@@ -99,10 +102,14 @@ def grid_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str
 def _cells(labels: Sequence[Html], row: Sequence[str]) -> str:
     first, *rest = row
     cells = [
-        f'<td role="cell" data-label="{label}">{escaped(cell)}</td>'
+        f'<td role="cell"{_LONG if _is_long(cell) else ""} data-label="{label}">{escaped(cell)}</td>'
         for label, cell in zip(labels[1:], rest, strict=True)
     ]
     return f'<th scope="row" role="rowheader" data-label="{labels[0]}">{escaped(first)}</th>{"".join(cells)}'
+
+
+def _is_long(cell: str) -> bool:
+    return len(cell) > MAX_FIGURE_CHARACTERS and not isinstance(cell, Html)
 
 
 def _visible(character: str) -> str:

@@ -82,6 +82,7 @@ SCRIPT = """
       return new DOMParser().parseFromString(await answer.text(), 'text/html');
     } finally {
       clearTimeout(limit);
+      control.abort();  // what of a refusal was not read would keep its connection
     }
   }
 

@@ -58,7 +58,8 @@ class StatusPage:
     def __call__(self) -> str:
         """Return the page as one self-contained HTML document."""
         snapshot = self._snapshot()
-        sections = [problems_section(snapshot), _simulation(snapshot), _overview(snapshot)]
+        problems = problems_of(snapshot)
+        sections = [problems_section(problems), _simulation(snapshot), _overview(snapshot)]
         sections += [
             directory_section(index, entry, snapshot) for index, entry in enumerate(snapshot.directories)
         ]
@@ -69,7 +70,7 @@ class StatusPage:
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             '<meta name="color-scheme" content="light dark">'
             f'<noscript><meta http-equiv="refresh" content="{RELOAD_SECONDS}"></noscript>'
-            f'<title>{escaped(self._title(snapshot))}</title><link rel="icon" href="{_ICON}">'
+            f'<title>{escaped(self._title(snapshot, len(problems)))}</title><link rel="icon" href="{_ICON}">'
             f"<style>{STYLE}</style></head>\n"
             f'<body><a class="skip" href="#main">Skip to the directories</a>{SHAPES}'
             '<p id="lost" class="lost" role="status" hidden></p>'
@@ -78,9 +79,8 @@ class StatusPage:
             f"{''.join(sections)}</main>{self._footer()}</div><script>{SCRIPT}</script></body></html>\n"
         )
 
-    def _title(self, snapshot: Snapshot) -> str:
+    def _title(self, snapshot: Snapshot, problems: int) -> str:
         """Return what a browser's tab shows: the state first."""
-        problems = len(problems_of(snapshot))
         saving = any(entry.open_saves for entry in snapshot.directories)
         state = f"({problems}) " if problems else ""
         state += "saving · " if saving else ""

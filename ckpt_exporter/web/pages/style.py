@@ -52,7 +52,7 @@ section.simulation { padding-block: .6rem; border-left: .35rem dashed var(--warn
   font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .87em; }
 .note { color: var(--soft); }
 section > .note, section > details, figure, .save-open { margin: .85rem 0 0; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr));
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr));
   gap: .75rem 1.25rem; margin: .85rem 0 0; }
 .figures > div { display: flex; flex-direction: column; min-width: 0; overflow-wrap: anywhere; }
 .figures dt { color: var(--soft); font-size: .85rem; }
@@ -69,12 +69,12 @@ figcaption, caption { text-align: left; font-weight: 600; color: var(--soft); fo
   padding: .25rem 0; }
 .windows { display: grid; gap: .5rem 1.5rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); }
-.windows > svg { display: block; min-width: 0; overflow: hidden; }
+.windows > svg { display: block; width: calc(100% - 3.9rem); margin-left: 3.9rem; overflow: visible; }
 .windows text, .legend { font-size: 12px; font-variant-numeric: tabular-nums; }
 svg text { fill: var(--soft); }
 svg .step { text-anchor: middle; fill: var(--ink); }
 svg .last { text-anchor: end; }
-svg .scale { paint-order: stroke; stroke: var(--card); stroke-width: 3px; stroke-linejoin: round; }
+svg .scale { text-anchor: end; }
 svg .axis { stroke: var(--line); }
 svg .save { fill: var(--save); fill-opacity: .14; stroke: var(--save); stroke-dasharray: 3 3; }
 svg .failed { stroke: var(--bad); fill: var(--bad); stroke-dasharray: 1 3; }
@@ -93,9 +93,14 @@ section > table:not(:first-child), details > table { margin-top: .85rem; }
 th, td { text-align: left; padding: .32rem .75rem .32rem 0; border-top: 1px solid var(--line);
   vertical-align: top; overflow-wrap: anywhere; }
 th { font-weight: 500; }
+.facts { table-layout: fixed; }
+.facts .badge { white-space: normal; }
 .facts th { color: var(--soft); width: 48%; }
 .grid thead th { color: var(--soft); font-size: .87rem; }
-.grid tbody td { min-width: 3.2rem; }
+.grid th, .grid td { white-space: nowrap; overflow-wrap: normal; }
+.grid .long, .grid bdi { white-space: normal; overflow-wrap: anywhere; }
+.grid .long, .grid .words { min-width: 8.5rem; }
+.grid .words { display: inline-block; white-space: normal; }
 .badge { display: inline-flex; gap: .3rem; align-items: center; padding: 0 .55rem; border-radius: 1rem;
   font-size: .85em; font-weight: 600; white-space: nowrap; }
 .badge svg { width: .75em; height: .75em; flex: none; }
@@ -106,23 +111,25 @@ th { font-weight: 500; }
 .plain { color: var(--plain); background: var(--plain-bg); }
 footer { overflow-wrap: anywhere; }
 footer p + p { margin-top: .35rem; }
-@media (max-width: 46rem) {
+@media (max-width: 62rem) {
   body { padding: .75rem .5rem 2rem; }
   section { padding: .8rem .8rem; }
   nav { margin-left: 0; }
-  svg .dense { display: none; }
-  .figures { grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); }
+  .figures { grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); }
   .grid, .grid caption, .grid tbody, .grid th, .grid td { display: block; width: auto; }
   .grid thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-  .grid tbody tr { display: grid; grid-template-columns: 1fr 1fr; gap: .3rem .75rem;
+  .grid tbody tr { display: grid; gap: .3rem .75rem;
+    grid-template-columns: repeat(auto-fill, minmax(7.6rem, 1fr));
     border-top: 1px solid var(--line); padding: .5rem 0; }
-  .grid th, .grid td { border: 0; padding: 0; min-width: 0; }
+  .grid th, .grid td, .grid .long { border: 0; padding: 0; min-width: 0; white-space: normal;
+    overflow-wrap: anywhere; }
   .grid tbody th { font-weight: 600; }
   .grid tbody th, .grid td:nth-child(3):last-child { grid-column: 1 / -1; }
   .grid td:empty { display: none; }
   .grid td::before { content: attr(data-label); display: block; color: var(--soft); font-size: .85rem; }
   .grid tbody th::before { content: attr(data-label) " "; color: var(--soft); font-weight: 500; }
 }
+@media (max-width: 40rem) { svg .dense { display: none; } }
 @media (prefers-reduced-motion: reduce) { * { transition: none; } }
 @media (forced-colors: active) { .badge, .save-open { border: 1px solid; }
   svg .activity { stroke: CanvasText; } svg .rate, svg .bubble { fill: CanvasText; } }
