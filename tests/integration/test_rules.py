@@ -116,6 +116,16 @@ def test_alert_has_a_runbook(alert: Rule) -> None:
 
 
 @each_alert
+def test_readme_lists_the_alert(alert: Rule) -> None:
+    """The table of the folder's README has it with severity, waiting time and summary."""
+    runbook = f"[{alert.name}](runbooks/{alert.name.lower()}.md)"
+    severity, summary = alert.body["labels"]["severity"], alert.body["annotations"]["summary"]
+    row = f"| {runbook} | {severity} | {alert.body['for']} | {summary} |"
+
+    assert row in (FOLDER / "README.md").read_text(encoding="utf-8").splitlines()
+
+
+@each_alert
 def test_alert_has_a_promtool_test_of_each_kind(alert: Rule) -> None:
     """It is tested firing, not firing, flapping, with missing series and over a restart."""
     cases = promtool_tests(alert.name)
