@@ -1,7 +1,7 @@
 """Draw docs/images/alerts.svg: storage swapped during a training and back, and when the alerts fire.
 
 From the root of the repository, with the development tools installed and Prometheus' programs on the path
-(it takes some minutes): ``python -m deploy.prometheus.draw_alerts``. Nothing in it is drawn by hand: GPU
+(it takes some minutes): ``PYTHONPATH=. python deploy/prometheus/draw_alerts.py``. Nothing in it is drawn by hand: GPU
 readings and file events go through the exporter's own code, its metrics into a real Prometheus, and rules.yml
 and alerts.yml are evaluated there.
 """
