@@ -1,9 +1,9 @@
 """Draw docs/images/alerts.svg: storage swapped during a training and back, and when the alerts fire.
 
 From the root of the repository, with the development tools installed and Prometheus' programs on the path
-(it takes some minutes): ``PYTHONPATH=. python deploy/prometheus/draw_alerts.py``. Nothing in it is drawn by hand: GPU
-readings and file events go through the exporter's own code, its metrics into a real Prometheus, and rules.yml
-and alerts.yml are evaluated there.
+(it takes some minutes): ``PYTHONPATH=. python deploy/prometheus/draw_alerts.py``. Nothing in it is drawn by
+hand: GPU readings and file events go through the exporter's own code, its metrics into a real Prometheus, and
+rules.yml and alerts.yml are evaluated there.
 """
 
 from __future__ import annotations
@@ -166,14 +166,14 @@ def lane(column: Column, number: int, name: str) -> Iterator[str]:
     fired = [
         (a, min(b, column.seconds)) for a, b in column.history.firing(name, column.name) if a < column.seconds
     ]
-    yield rule(column, top + 17)
+    yield rule(column, top + 20)
     yield text(column.left + 4, top + 12, name if fired else f"{name}: silent", "small")
     for begin, end in fired:
         width = column.x(end) - column.x(begin)
         told = (
             f'data-training="{column.name}" data-alert="{name}" data-from="{begin:.0f}" data-to="{end:.0f}"'
         )
-        place = f'x="{column.x(begin):.1f}" y="{top + 14}" width="{width:.1f}" height="7" rx="2"'
+        place = f'x="{column.x(begin):.1f}" y="{top + 17}" width="{width:.1f}" height="7" rx="2"'
         yield f'<rect {place} fill="{RED}" {told}/>'
 
 
