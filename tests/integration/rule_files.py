@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +32,24 @@ class Rule:
         return set(NAME.findall(self.expr))
 
 
-def rules_of(path: Path, kind: str) -> list[Rule]:
+@cache
+def rules_of(path: Path, kind: str) -> tuple[Rule, ...]:
     """Return the rules of a file that record or alert."""
     groups = yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
-    return [
+    return tuple(
         Rule(rule[kind], group["name"], rule["expr"], rule)
         for group in groups
         for rule in group["rules"]
         if kind in rule
-    ]
+    )
 
 
-def alerts() -> list[Rule]:
+def alerts() -> tuple[Rule, ...]:
     """Return all alerts."""
     return rules_of(ALERTS, "alert")
 
 
-def recorded() -> list[Rule]:
+def recorded() -> tuple[Rule, ...]:
     """Return all recording rules, thresholds included."""
     return rules_of(RULES, "record") + rules_of(ALERTS, "record")
 
@@ -57,7 +60,7 @@ def promtool_tests(name: str) -> dict[str, dict[str, Any]]:
     return {case["name"]: case for case in yaml.safe_load(path.read_text(encoding="utf-8"))["tests"]}
 
 
-def layers(rules: list[Rule], wanted: set[str]) -> list[list[Rule]]:
+def layers(rules: Sequence[Rule], wanted: set[str]) -> list[list[Rule]]:
     """Put the recording rules that ``wanted`` series need in order: each layer reads only earlier ones.
 
     A rule that reads its own past is left out with all that reads it.
@@ -86,7 +89,7 @@ def read_by(wanted: set[str]) -> set[str]:
     return {name for name in names if ":" not in name}
 
 
-def write_rules(rules: list[Rule], path: Path) -> Path:
+def write_rules(rules: Sequence[Rule], path: Path) -> Path:
     """Write recording rules as a file of one group."""
     group = {"name": "layer", "rules": [{"record": rule.name, "expr": rule.expr} for rule in rules]}
     path.write_text(yaml.safe_dump({"groups": [group]}), encoding="utf-8")
