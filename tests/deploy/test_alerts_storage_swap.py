@@ -143,7 +143,7 @@ def engine_case(
 
 
 def test_picture_shows_this(story: Story) -> None:
-    """The picture of the documentation is small, and its bars are these alerts' times to a few minutes."""
+    """The picture is small, and its bars are these alerts' times to a few minutes."""
     text = PICTURE.read_text(encoding="utf-8")
     assert len(text) < 150_000
     bars = {
