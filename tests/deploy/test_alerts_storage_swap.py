@@ -154,7 +154,7 @@ def test_picture_shows_this(story: Story) -> None:
     for training, end in (("swapped", ALL_ENDS), ("doubled", ends_of(DOUBLED)[-1])):
         for name in ALERTS:
             bar = bars.pop((name, training), None)
-            # The doubled training's share passes 5 % and falls below it again with each save: when it has been
+            # The doubled training's share passes 5 % and falls below it with each save: when it has been
             # above for an hour depends on the second of the evaluation.
             if (name, training) == ("CkptBubbleShareHigh", "doubled"):
                 continue
