@@ -20,7 +20,7 @@ from tests.integration.rule_files import ALERTS as ALERTS_FILE
 from tests.integration.rule_files import FOLDER, RULES, alerts
 from tests.integration.test_published_case import TRAINING_SECONDS
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 HOUR = 3600.0
 PICTURE = FOLDER.parents[1] / "docs" / "images" / "alerts.svg"
