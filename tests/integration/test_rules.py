@@ -91,14 +91,16 @@ def test_alert_is_named_and_routed(alert: Rule) -> None:
 
 @each_alert
 def test_alert_says_what_it_is_about(alert: Rule) -> None:
-    """The summary is one fixed sentence, the description names the node, and no number is a label."""
+    """The summary is one fixed sentence, and the description names the node."""
     annotations = alert.body["annotations"]
 
     assert set(annotations) == {"summary", "description", "runbook_url"}
     assert re.fullmatch(r"[A-Z][^{}]+\.", annotations["summary"])
     assert annotations["description"].endswith(".")
-    # An absent series has no labels to tell.
-    assert ("$labels.instance" in annotations["description"]) != alert.expr.startswith("absent(")
+    # An absent series has no labels to tell; nothing saved is nothing on any node.
+    told = re.findall(r"\$labels\.(instance|job)", annotations["description"])
+    assert bool(told) != alert.expr.startswith("absent(")
+    assert "instance" in told or alert.name in ("CkptNothingSaved", "CkptTargetMissing")
 
 
 @each_alert
@@ -113,6 +115,16 @@ def test_alert_has_a_runbook(alert: Rule) -> None:
         assert part in text
     thresholds = {name for name in alert.names if name.startswith("ckpt:threshold:")}
     assert set(re.findall(r"ckpt:threshold:\w+", text)) == thresholds
+
+
+@each_alert
+def test_readme_lists_the_alert(alert: Rule) -> None:
+    """The table of the folder's README has it with severity, waiting time and summary."""
+    runbook = f"[{alert.name}](runbooks/{alert.name.lower()}.md)"
+    severity, summary = alert.body["labels"]["severity"], alert.body["annotations"]["summary"]
+    row = f"| {runbook} | {severity} | {alert.body['for']} | {summary} |"
+
+    assert row in (FOLDER / "README.md").read_text(encoding="utf-8").splitlines()
 
 
 @each_alert
