@@ -221,8 +221,9 @@ def _unknown_split(p: Projection, data: Data) -> str:
     low, high = min(ends), max(ends)
     if high - low > 0.01 * high:
         return (
-            f"How much of the save is write-bound is not known for sure, so it would take {seconds_text(low)} "
-            f"(if all of it is) to {seconds_text(high)}. Give --write-seconds, or measure both storages with bench."
+            "How much of the save is write-bound is not known for sure, so it would take "
+            f"{seconds_text(low)} (if all of it is) to {seconds_text(high)}. Give --write-seconds, or "
+            "measure both storages with bench."
         )
     return (
         f"The whole save is taken to be write-bound: {seconds_text(low)} is the best that this bandwidth can "
