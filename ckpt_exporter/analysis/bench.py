@@ -155,8 +155,12 @@ class _Watching:
             unix_minus_t=self.unix_minus_t,
             on_save=self._add,
         )
+        # The watch's own trial file, too, stays below the bench's directory.
         self._watch = WatchSource(
-            (settings,), self.ledger.feed, ignored=lambda _directory, path: is_noise(path)
+            (settings,),
+            self.ledger.feed,
+            ignored=lambda _directory, path: is_noise(path),
+            canary_parent=os.path.dirname(path),
         )
 
     def __enter__(self) -> _Watching:

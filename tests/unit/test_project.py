@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -396,7 +397,7 @@ def test_locales_change_nothing(locale: str) -> None:
 
 
 def test_flow_into_the_page_cache() -> None:
-    """Where bytes flowed for a tenth of a save only, its write-bound part is not known: a range, no number."""
+    """Where bytes flowed for a tenth of a save only, there is a range and no number."""
     saves = [record(n, duration=100.0, active_seconds=10.0, bubble_seconds=None, bubble_gpu_seconds={},
                     bubble_phases={}) for n in range(5)]  # fmt: skip
     inputs = measured_inputs(Measurements("test", 0, 1, tuple(saves)))
@@ -406,3 +407,14 @@ def test_flow_into_the_page_cache() -> None:
     assert (inputs.write_seconds, inputs.flow_seconds) == (None, 10)
     assert data["today"]["fixed_seconds"] is None  # type: ignore[index,call-overload]
     assert "50.0 s (if all of it is) to 95.0 s" in " ".join(data["warnings"])  # type: ignore[arg-type]
+
+
+def test_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every key of the JSON answer is in the documentation of the model."""
+    text = (Path(__file__).parents[2] / "docs/model.md").read_text()
+    data = answer(capsys, *PUBLISHED, *QUOTED, "--gpus=8", "--cluster-gpus=9", "--steps=100", "--mtbf=1d")
+
+    keys = {*data, *data["today"], *data["then"], *data["bandwidth"], *data["bandwidth"]["today"]} - {
+        "write_share_basis", "fixed_seconds_low", "fixed_seconds_high",
+    }  # fmt: skip
+    assert {key for key in keys if f"`{key}`" not in text} == set()
