@@ -354,6 +354,21 @@ class TestMeasured:
         assert then["saved_seconds"] == pytest.approx(20 * 75)
         assert data["warnings"] == []
 
+    def test_drag_is_lost_too(self) -> None:
+        """What an asynchronous save slows counts as lost beside its bubble, and shrinks with the writing."""
+        saves = [record(n, bubble_gpu_seconds=dict.fromkeys(range(4), 2.0), bubble_phases={"writing": 0.5},
+                        drag_gpu_seconds=dict.fromkeys(range(4), 12.0)) for n in range(20)]  # fmt: skip
+        inputs = measured_inputs(measured(saves))
+
+        assert (inputs.bubble_seconds, inputs.writing_bubble_seconds) == (14, 12.5)
+        assert any("12.0 s" in note and "drag" in note for note in inputs.notes)
+
+    def test_several_directories_are_said(self) -> None:
+        """Saves of two jobs are no one's saves: the user is told to choose."""
+        inputs = measured_inputs(measured([record(1), record(2, directory="vit")]))
+
+        assert any("llama, vit" in note for note in inputs.notes)
+
     def test_no_gpus_no_bubble(self) -> None:
         """Without bubble figures a save is taken to cost all its time, and that is said."""
         saves = [record(n, bubble_seconds=None, bubble_gpu_seconds={}, bubble_phases={}) for n in range(5)]
