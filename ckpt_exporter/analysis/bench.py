@@ -32,7 +32,7 @@ from ckpt_exporter.sources.watch import WatchSource
 
 PREFIX: Final = "ckpt-exporter-bench-"
 # The bench knows when its writers are done, so silence need not be long to mean the end.
-_QUIET_SECONDS: Final = 2.0
+_QUIET_SECONDS: Final = 1.0
 # How long after the last close a save may be looked for.
 _PATIENCE_SECONDS: Final = 30.0
 _START_SECONDS: Final = 15.0
@@ -155,8 +155,12 @@ class _Watching:
             unix_minus_t=self.unix_minus_t,
             on_save=self._add,
         )
+        # The watch's own trial file, too, stays below the bench's directory.
         self._watch = WatchSource(
-            (settings,), self.ledger.feed, ignored=lambda _directory, path: is_noise(path)
+            (settings,),
+            self.ledger.feed,
+            ignored=lambda _directory, path: is_noise(path),
+            canary_parent=os.path.dirname(path),
         )
 
     def __enter__(self) -> _Watching:

@@ -10,6 +10,7 @@ from ckpt_exporter.analysis.gate_storage import burst_bandwidth, disagreement
 from ckpt_exporter.analysis.numbers import (
     UNKNOWN,
     bandwidth_text,
+    bandwidth_unit,
     counted,
     percent_text,
     plain,
@@ -133,14 +134,16 @@ def _bursts(result: BenchResult) -> Table:
 
 def _chart(result: BenchResult) -> Chart:
     names = tuple(f"{number} {r.cache}" for number, r in enumerate(result.repetitions, 1))
-    writers = [_rate(r.writers.bytes, r.writers.seconds) for r in result.repetitions]
-    exporter = [_rate(r.save.bytes, r.save.duration_seconds) if r.save else None for r in result.repetitions]
-    series = tuple(
-        Series(name, tuple((float(i), value) for i, value in enumerate(values)))
-        for name, values in (("writers", writers), ("exporter", exporter))
+    writers = [r.writers.bytes / r.writers.seconds for r in result.repetitions]
+    exporter = [_rate(r) for r in result.repetitions]
+    scale, unit = bandwidth_unit(writers)
+    series = (
+        Series("writers", tuple((float(i), value / scale) for i, value in enumerate(writers))),
+        Series("exporter", tuple((float(i), v / scale if v else None) for i, v in enumerate(exporter))),
     )
-    return Chart("Bandwidth of each burst", "bars", "GB/s", series, "burst", names)
+    return Chart("Bandwidth of each burst", "bars", unit, series, "burst", names)
 
 
-def _rate(size: float, seconds: float | None) -> float | None:
-    return size / seconds / 1e9 if seconds else None
+def _rate(repetition: Repetition) -> float | None:
+    save = repetition.save
+    return save.bytes / save.duration_seconds if save is not None and save.duration_seconds else None

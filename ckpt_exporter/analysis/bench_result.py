@@ -116,7 +116,10 @@ def _result(data: dict[str, Any]) -> BenchResult:
 
 def _save(data: dict[str, Any]) -> SaveRecord:
     known = {f.name for f in fields(SaveRecord)} - {"shards", "notes"}
-    record = SaveRecord(**{key: value for key, value in data.items() if key in known})
+    values = {key: value for key, value in data.items() if key in known}
+    for name in ("bubble_gpu_seconds", "drag_gpu_seconds"):  # JSON has no numbers for keys
+        values[name] = {int(gpu): seconds for gpu, seconds in data.get(name, {}).items()}
+    record = SaveRecord(**values)
     for name in ("start_unix", "end_unix", "bytes", "files"):
         if not isinstance(getattr(record, name), int | float):
             raise TypeError(name)

@@ -58,7 +58,12 @@ def layout_shape(layout: str, total_bytes: int, files: int) -> Shape:
     names, marker = _names(layout, files)
     shards = tuple(ShapeFile(name, size) for name, size in zip(names, sizes, strict=True))
     title = f"{layout}, {plain(files)} x {size_text(sizes[0])}"
-    return Shape(title, shards, ShapeFile(marker, _MARKER_BYTES) if marker is not None else None)
+    if marker is None:
+        return Shape(title, shards)
+    # DeepSpeed's is a pointer that holds the checkpoint's name, and no part of the checkpoint.
+    return Shape(
+        title, shards, ShapeFile(marker, len("global_step1") if marker == "latest" else _MARKER_BYTES)
+    )
 
 
 def _names(layout: str, files: int) -> tuple[list[str], str | None]:
@@ -70,7 +75,7 @@ def _names(layout: str, files: int) -> tuple[list[str], str | None]:
     if layout == "deepspeed":
         rank = "global_step1/bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt"
         return [rank.format(i) for i in range(files)], "latest"
-    return [f"step-1/shard-{rank}.bin" for rank in range(files)], None
+    return [f"burst/shard-{rank}.bin" for rank in range(files)], None
 
 
 def published_shape(scale: float) -> Shape:

@@ -105,6 +105,10 @@ def _places(baseline: Arm, candidate: Arm) -> Iterator[str]:
               for arm in (baseline, candidate)]  # fmt: skip
     if places[0] and places[0] == places[1]:
         yield "Both arms are on the same mount: this compares times or runs, not storages."
+    for arm in (baseline, candidate):
+        directories = sorted({r.directory for save in arm.saves for r in save.records})
+        if len(directories) > 1:
+            yield f"The {arm.name} mixes directories ({', '.join(directories)}): select one with dir=."
     for arm, found in zip((baseline, candidate), places, strict=True):
         mounts = sorted({str(mountpoint) for _, mountpoint, _ in found})
         if len(mounts) > 1:

@@ -10,6 +10,7 @@ from ckpt_exporter.analysis.gates import TITLES
 from ckpt_exporter.analysis.numbers import (
     UNKNOWN,
     bandwidth_text,
+    bandwidth_unit,
     factor_text,
     percent_text,
     plain,
@@ -205,19 +206,21 @@ def _charts(comparison: Comparison) -> Iterator[Block]:
         for arm in arms
     )
     yield Chart("Duration of each save", "line", "seconds", series, "save, in order")
-    bandwidths = [
-        q for q in comparison.quantities if q.unit == "bytes_per_second" and q.baseline and q.candidate
-    ]
-    if bandwidths:
-        yield Chart(
-            "Median bandwidths", "bars", "GB/s",
-            tuple(
-                Series(name, tuple((float(i), found.estimate / 1e9) for i, q in enumerate(bandwidths)
-                                   if (found := getattr(q, name)) is not None))
-                for name in ("baseline", "candidate")
-            ),
-            labels=tuple(_NAMES[q.key] for q in bandwidths),
-        )  # fmt: skip
+    shown = [q for q in comparison.quantities if q.unit == "bytes_per_second" and q.baseline and q.candidate]
+    if not shown:
+        return
+    medians = {name: [getattr(q, name).estimate for q in shown] for name in ("baseline", "candidate")}
+    scale, unit = bandwidth_unit([*medians["baseline"], *medians["candidate"]])
+    yield Chart(
+        "Median bandwidths",
+        "bars",
+        unit,
+        tuple(
+            Series(name, tuple((float(i), value / scale) for i, value in enumerate(values)))
+            for name, values in medians.items()
+        ),
+        labels=tuple(_NAMES[q.key] for q in shown),
+    )
 
 
 def _gate(gate: GateResult) -> Iterator[Block]:

@@ -9,6 +9,7 @@ from ckpt_exporter.analysis.compare import MIN_SAVES, compare
 from ckpt_exporter.analysis.gates import Check, below, verdict_of
 from ckpt_exporter.analysis.numbers import (
     UNKNOWN,
+    duration_text,
     factor_text,
     percent_text,
     plain,
@@ -64,7 +65,7 @@ def production_checks(gate: ProductionGate, evidence: Evidence) -> Iterator[Chec
         yield _enough("complete saves", len(arm.saves), gate.saves)
     if gate.days is not None:
         days = (arm.saves[-1].end_unix - arm.saves[0].start_unix) / _SECONDS_PER_DAY if arm.saves else 0.0
-        told = f"{significant(days)} days" if days >= 0.1 else f"{significant(days * 24)} hours"
+        told = duration_text(days * _SECONDS_PER_DAY)
         verdict = verdict_of(True if days >= gate.days else None)
         yield Check("first to last save", f"at least {significant(gate.days)} days", told, verdict)
     if gate.nodes is not None:

@@ -63,6 +63,11 @@ def bandwidth_text(value: float | None) -> str:
     return f"{significant(value / 1e9)} GB/s" if 1e8 <= value < 1e11 else f"{size_text(value)}/s"
 
 
+def bandwidth_unit(values: list[float]) -> tuple[float, str]:
+    """Return by what to divide bandwidths for one axis, and the unit that makes."""
+    return (1e9, "GB/s") if max(values, default=0.0) >= 1e8 else (1e6, "MB/s")
+
+
 def count_text(value: float | None) -> str:
     """Write a count: whole where it is."""
     if value is None or not math.isfinite(value):

@@ -8,6 +8,7 @@ from ckpt_exporter.analysis.document import Chart, Column, Document, Heading, Pa
 from ckpt_exporter.analysis.numbers import (
     UNKNOWN,
     bandwidth_text,
+    bandwidth_unit,
     count_text,
     duration_text,
     factor_text,
@@ -19,6 +20,7 @@ from ckpt_exporter.analysis.numbers import (
 )
 from ckpt_exporter.analysis.project import bandwidth_factor
 from ckpt_exporter.analysis.project_data import further, projection_data
+from ckpt_exporter.analysis.project_inputs import GIVEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -165,7 +167,7 @@ def _bandwidths_told(p: Projection, data: Data) -> Iterator[Block]:
 def _bandwidth_table(p: Projection, told: Data) -> Iterator[tuple[str, ...]]:
     arms = [told["today"] or {}, told["then"] or {}]
     for name, values in (
-        ("as given", [told["given"], told["to_given"]]),
+        (_sustained_name(p), [told["given"], told["to_given"]]),
         ("average, of logical bytes (bytes / duration)", [arm.get("average_logical") for arm in arms]),
         ("average, of written bytes", [arm.get("average_written") for arm in arms]),
     ):
@@ -178,7 +180,11 @@ def _bandwidth_table(p: Projection, told: Data) -> Iterator[tuple[str, ...]]:
         yield ("bytes seen arriving", size_text(p.inputs.written_bytes), UNKNOWN)
     implied = [arm.get("implied_bytes") for arm in arms]
     if any(value is not None for value in implied):
-        yield ("given bandwidth x duration", *(size_text(value) for value in implied))
+        yield ("that bandwidth times its seconds", *(size_text(value) for value in implied))
+
+
+def _sustained_name(p: Projection) -> str:
+    return "as given" if p.inputs.source == GIVEN else "sustained, as measured or given"
 
 
 def _unfit(p: Projection, told: Data, unfit: list[tuple[str, Data]]) -> str:
@@ -221,8 +227,9 @@ def _unknown_split(p: Projection, data: Data) -> str:
     low, high = min(ends), max(ends)
     if high - low > 0.01 * high:
         return (
-            f"How much of the save is write-bound is not known for sure, so it would take {seconds_text(low)} "
-            f"(if all of it is) to {seconds_text(high)}. Give --write-seconds, or measure both storages with bench."
+            "How much of the save is write-bound is not known for sure, so it would take "
+            f"{seconds_text(low)} (if all of it is) to {seconds_text(high)}. Give --write-seconds, or "
+            "measure both storages with bench."
         )
     return (
         f"The whole save is taken to be write-bound: {seconds_text(low)} is the best that this bandwidth can "
@@ -330,10 +337,12 @@ def _bandwidth_row(p: Projection, row: Data) -> Iterator[str]:
 
 
 def _bandwidth_chart(p: Projection, rows: list[Data]) -> Chart:
-    def x(row: Data) -> float:
-        return float(row["bandwidth"] / 1e9 if row["bandwidth"] is not None else row["factor"])
+    scale, unit = bandwidth_unit([row["bandwidth"] or 0.0 for row in rows])
 
-    x_label = "bandwidth (GB/s)" if p.inputs.bandwidth is not None else "bandwidth, times today's"
+    def x(row: Data) -> float:
+        return float(row["bandwidth"] / scale if row["bandwidth"] is not None else row["factor"])
+
+    x_label = f"bandwidth ({unit})" if p.inputs.bandwidth is not None else "bandwidth, times today's"
     if p.run is None:
         series = [
             Series("save", tuple((x(row), row["save_seconds"]) for row in rows)),

@@ -21,6 +21,7 @@ EXAMPLE: Final = (
     "ckpt-exporter project --run-seconds=36000 --saves=20 --save-seconds=178 --to-save-seconds=94"
 )
 
+GIVEN: Final = "given numbers"
 # Bytes that flow for less than this share of a save do not explain how long it takes.
 _MOSTLY: Final = 0.5
 _CACHED: Final = (
@@ -39,7 +40,7 @@ class ProjectInputs:
     ``roundings`` holds, by field, by how much a number may be off as it was typed.
     """
 
-    source: str = "given numbers"
+    source: str = GIVEN
     run_seconds: float | None = None
     saves: float | None = None
     save_seconds: float | None = None
@@ -197,6 +198,9 @@ def measured_inputs(measurements: Measurements) -> ProjectInputs:
     bubbles = [s for s in saves if s.bubble_seconds is not None]
     active = [s.active_seconds for s in saves if s.active_seconds is not None]
     flow = min(mean(active), mean(durations)) if active else None
+    writing = _mean_known([s.writing_bubble_seconds for s in bubbles])
+    # What an asynchronous save slows is lost, too, and for as long as it writes.
+    drag = mean([_known(s.drag_seconds) for s in bubbles]) if bubbles else 0.0
     # A burst that fits into the page cache flows at the speed of memory and then waits to be synced.
     cached = flow is not None and flow < _MOSTLY * mean(durations)
     flowing = mean(durations) if cached else flow
@@ -208,8 +212,8 @@ def measured_inputs(measurements: Measurements) -> ProjectInputs:
         run_seconds=observed or (interval * len(saves) if interval is not None else None),
         saves=float(len(saves)),
         save_seconds=mean(durations),
-        bubble_seconds=mean([_known(s.bubble_seconds) for s in bubbles]) if bubbles else None,
-        writing_bubble_seconds=_mean_known([s.writing_bubble_seconds for s in bubbles]),
+        bubble_seconds=mean([_known(s.bubble_seconds) for s in bubbles]) + drag if bubbles else None,
+        writing_bubble_seconds=writing + drag if writing is not None else None,
         write_seconds=flow if flow is not None and not cached else None,
         flow_seconds=flow if cached else None,
         bytes=mean([float(s.bytes) for s in saves]),
@@ -217,7 +221,15 @@ def measured_inputs(measurements: Measurements) -> ProjectInputs:
         bandwidth=mean([float(s.bytes) for s in saves]) / flowing if flowing else None,
         interval_steps=every,
         gpus=_gpus(measurements, saves),
-        notes=(*_notes(saves, bubbles, observed), *([_CACHED] if cached else [])),
+        notes=(
+            *_notes(saves, bubbles, observed),
+            *([_CACHED] if cached else []),
+            *(
+                [f"{seconds_text(drag)} of what a save costs is drag: training slowed, not stopped."]
+                if drag
+                else []
+            ),
+        ),
     )
 
 
@@ -265,6 +277,11 @@ def _gpus(measurements: Measurements, saves: list[JobSave]) -> float | None:
 
 def _notes(saves: list[JobSave], bubbles: list[JobSave], observed: float | None) -> tuple[str, ...]:
     notes = []
+    directories = sorted({record.directory for save in saves for record in save.records})
+    if len(directories) > 1:
+        notes.append(
+            f"Saves of several directories are mixed ({', '.join(directories)}): choose one with --dir."
+        )
     if not bubbles:
         notes.append(
             "No save has a bubble figure: every second of a save is counted as lost. Saves that go on beside "

@@ -157,6 +157,13 @@ class TestWarnings:
         assert "4 saves in both arms" in said
         assert "Nodes differ (1 against 2)" in said
 
+    def test_mixed_directories(self) -> None:
+        """An arm of two directories is said to be a mixture."""
+        mixed = [*arm(94).saves, save_record(30, 94.0, directory="vit")]
+        said = " ".join(compare(arm(178), measurements(mixed)).warnings)
+
+        assert "candidate mixes directories (llama, vit)" in said
+
     def test_another_pace(self) -> None:
         """Training that got slower between saves is said: not only the storage changed."""
         slower = [save_record(n, 94.0, start_unix=n * 2400.0, end_unix=n * 2400.0 + 94) for n in range(20)]

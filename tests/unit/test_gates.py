@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -455,6 +457,36 @@ class TestSources:
         assert chosen("?since=5000&until=8000") == ["/m3", "/m4"]
         assert chosen("?dir=other") == []
         assert len(chosen(f",{file}")) == 12
+
+    def test_histories_and_servers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """History files and a Prometheus server are read with the selection that was made."""
+        asked: list[dict[str, Any]] = []
+
+        def read_measurements(**chosen: Any) -> Measurements:
+            asked.append(chosen)
+            return arm(94)
+
+        stand_in = types.ModuleType("ckpt_exporter.analysis.sources")
+        monkeypatch.setattr(stand_in, "read_measurements", read_measurements, raising=False)
+        monkeypatch.setitem(sys.modules, "ckpt_exporter.analysis.sources", stand_in)
+        files = [tmp_path / name for name in ("a.db", "b.db")]
+        for file in files:
+            file.write_bytes(b"SQLite format 3\0")
+        read_source(parse_source(f"{files[0]},{files[1]}?dir=llama&since=10000&run=r7", 0.0))
+        read_source(parse_source("http://prom:9090?dir=llama&until=2d", 1_000_000.0))
+
+        common = {
+            "history": [],
+            "prometheus": None,
+            "since": None,
+            "until": None,
+            "directory": "llama",
+            "run": None,
+        }
+        assert asked == [
+            {**common, "history": [str(file) for file in files], "since": 10_000.0, "run": "r7"},
+            {**common, "prometheus": "http://prom:9090", "until": 1_000_000.0 - 172_800},
+        ]
 
     def test_moments(self) -> None:
         """Moments are ago, Unix seconds, or ISO dates in UTC."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -350,6 +354,21 @@ class TestMeasured:
         assert then["saved_seconds"] == pytest.approx(20 * 75)
         assert data["warnings"] == []
 
+    def test_drag_is_lost_too(self) -> None:
+        """What an asynchronous save slows counts as lost beside its bubble, and shrinks with the writing."""
+        saves = [record(n, bubble_gpu_seconds=dict.fromkeys(range(4), 2.0), bubble_phases={"writing": 0.5},
+                        drag_gpu_seconds=dict.fromkeys(range(4), 12.0)) for n in range(20)]  # fmt: skip
+        inputs = measured_inputs(measured(saves))
+
+        assert (inputs.bubble_seconds, inputs.writing_bubble_seconds) == (14, 12.5)
+        assert any("12.0 s" in note and "drag" in note for note in inputs.notes)
+
+    def test_several_directories_are_said(self) -> None:
+        """Saves of two jobs are no one's saves: the user is told to choose."""
+        inputs = measured_inputs(measured([record(1), record(2, directory="vit")]))
+
+        assert any("llama, vit" in note for note in inputs.notes)
+
     def test_no_gpus_no_bubble(self) -> None:
         """Without bubble figures a save is taken to cost all its time, and that is said."""
         saves = [record(n, bubble_seconds=None, bubble_gpu_seconds={}, bubble_phases={}) for n in range(5)]
@@ -378,3 +397,39 @@ def test_every_format(format_: Any) -> None:
     )  # fmt: skip
 
     assert "9.89 %" in render(project(inputs), format_)
+
+
+@pytest.mark.parametrize("locale", ["C", "zh_CN.UTF-8", "de_DE.UTF-8"])
+def test_locales_change_nothing(locale: str) -> None:
+    """Numbers are written alike whatever the locale, and whatever the terminal's encoding can say."""
+    command = [sys.executable, "-m", "ckpt_exporter", "project", *PUBLISHED]
+    environment = {**os.environ, "LC_ALL": locale, "COLUMNS": "80", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3,560 s of a run of 36,000 s: a bubble share" in " ".join(done.stdout.split())
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_flow_into_the_page_cache() -> None:
+    """Where bytes flowed for a tenth of a save only, there is a range and no number."""
+    saves = [record(n, duration=100.0, active_seconds=10.0, bubble_seconds=None, bubble_gpu_seconds={},
+                    bubble_phases={}) for n in range(5)]  # fmt: skip
+    inputs = measured_inputs(Measurements("test", 0, 1, tuple(saves)))
+    data = project(ProjectInputs(**{**_fields(inputs), "to_bandwidth": 2 * 32.8e9 / 100})).data
+
+    assert inputs.bandwidth == pytest.approx(32.8e9 / 100)
+    assert (inputs.write_seconds, inputs.flow_seconds) == (None, 10)
+    assert data["today"]["fixed_seconds"] is None  # type: ignore[index,call-overload]
+    assert "50.0 s (if all of it is) to 95.0 s" in " ".join(data["warnings"])  # type: ignore[arg-type]
+
+
+def test_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every key of the JSON answer is in the documentation of the model."""
+    text = (Path(__file__).parents[2] / "docs/model.md").read_text()
+    data = answer(capsys, *PUBLISHED, *QUOTED, "--gpus=8", "--cluster-gpus=9", "--steps=100", "--mtbf=1d")
+
+    keys = {*data, *data["today"], *data["then"], *data["bandwidth"], *data["bandwidth"]["today"]} - {
+        "write_share_basis", "fixed_seconds_low", "fixed_seconds_high",
+    }  # fmt: skip
+    assert {key for key in keys if f"`{key}`" not in text} == set()
