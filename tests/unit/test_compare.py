@@ -28,8 +28,8 @@ class TestJobSaves:
     def test_one_step_saved_twice_is_two_saves(self) -> None:
         """A step saved again after a restart, or by another run, is another save."""
         again = save_record(1, 10.0, "b", start_unix=90_000.0, end_unix=90_010.0)
-        other = save_record(1, 10.0, "c", run_id="other")
-        saves = job_saves([save_record(1, 10.0, "a", run_id=None), again, other])
+        other = save_record(1, 10.0, "c", run_id="2", scheduler="slurm")
+        saves = job_saves([save_record(1, 10.0, "a", run_id="1", scheduler="slurm"), again, other])
 
         assert len(saves) == 3
 
