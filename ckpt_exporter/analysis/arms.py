@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from ckpt_exporter.analysis.bench_result import bench_measurements, is_bench_result, read_bench_result
@@ -128,10 +126,11 @@ def _read_benches(files: list[str]) -> Measurements:
 
 
 def _read_histories(source: Source) -> Measurements:
-    # By name: reading a history loads SQLite, which numbers given as flags do not need.
-    module = importlib.import_module("ckpt_exporter.analysis.sources")
-    read = cast("Callable[..., Measurements]", module.read_measurements)
-    return read(
+    from ckpt_exporter.analysis.sources import (  # noqa: PLC0415 (loads SQLite, which given numbers do not need)
+        read_measurements,
+    )
+
+    return read_measurements(
         history=list(source.files),
         prometheus=source.prometheus,
         since=source.since_unix,

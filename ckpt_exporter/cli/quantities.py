@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from decimal import Decimal
 from typing import Final
 
 from ckpt_exporter.logs import one_line
@@ -30,7 +31,8 @@ def _typed(text: str, units: dict[str, float], *, per_second: bool, advice: str)
         raise argparse.ArgumentTypeError(f"must be {advice} (got '{one_line(text)}')")
     digits = match[1].replace(",", "").replace("_", "")
     scale = units[match[3]] * 10.0 ** int(match[2] or 0)
-    value = Typed(float(digits) * scale)
+    # Decimal, so that 65.6GB are 65,600,000,000 bytes and not a millionth of one less.
+    value = Typed(Decimal(digits) * Decimal(scale))
     if not 0 < value <= _LARGEST:
         raise argparse.ArgumentTypeError(f"must be above 0: {advice} (got '{one_line(text)}')")
     decimals = len(digits.partition(".")[2])

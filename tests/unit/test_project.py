@@ -48,6 +48,10 @@ def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
 
 
 class TestPublishedCase:
+    def test_sizes_are_read_exactly(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """65.6GB are 65,600,000,000 bytes, to the byte."""
+        assert answer(capsys, *PUBLISHED, "--bytes=65.6GB")["inputs"]["bytes"] == 65_600_000_000
+
     def test_today(self, capsys: pytest.CaptureFixture[str]) -> None:
         """20 saves of 178 s are 3,560 s of 36,000 s: 9.89 %, and 3,560 x 8 / 3,600 GPU-hours."""
         today = answer(capsys, *PUBLISHED, "--gpus=8")["today"]
