@@ -56,7 +56,8 @@ def guided(name: str, seconds: float) -> None:
     corpus.mkdir(exist_ok=True)
     for number, seed in enumerate(targets.SEEDS[name]):
         (corpus / str(number)).write_bytes(seed)
-    options = [f"-max_total_time={int(seconds)}", "-max_len=20000", "-rss_limit_mb=1024", str(corpus)]
+    options = [f"-max_total_time={int(seconds)}", "-max_len=20000", "-rss_limit_mb=1024"]
+    options += [f"-artifact_prefix={corpus}-", str(corpus)]
     atheris.Setup([sys.argv[0], *options], getattr(targets, name))
     atheris.Fuzz()
 
