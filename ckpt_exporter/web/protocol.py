@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 _MAX_REQUEST_LINE = 8 * 1024
 _REQUEST_LINE = re.compile(rb"[\x21-\x7e\x80-\xff]+(?: [\x21-\x7e\x80-\xff]+){2}")
 # Its answers have no head: no status, no length, no policy.
-_HTTP_0 = re.compile(rb".* HTTP/0+\.[0-9]+\r?\n", re.DOTALL)
+_HTTP_0 = re.compile(rb".* HTTP/0+\.[0-9]+\s*", re.DOTALL)
 # No folded lines, no space before the colon, no bare CR, no NUL: what servers and proxies read differently.
 _FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 
