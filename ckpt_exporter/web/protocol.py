@@ -22,7 +22,8 @@ from ckpt_exporter.web.routes import Request, Response, text_response
 _LOG = logging.getLogger(__name__)
 
 _MAX_REQUEST_LINE = 8 * 1024
-_REQUEST_LINE = re.compile(rb"[\x21-\x7e\x80-\xff]+(?: [\x21-\x7e\x80-\xff]+){2}")
+# ASCII alone: the standard library would split at other spaces, such as 0xa0, too.
+_REQUEST_LINE = re.compile(rb"[\x21-\x7e]+(?: [\x21-\x7e]+){2}")
 # Its answers have no head: no status, no length, no policy.
 _HTTP_0 = re.compile(rb".* HTTP/0+\.[0-9]+\s*", re.DOTALL)
 # No folded lines, no space before the colon, no bare CR, no NUL: what servers and proxies read differently.

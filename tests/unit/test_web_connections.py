@@ -190,6 +190,8 @@ def test_nothing_behind_a_body_is_a_request(site: Site, head: bytes) -> None:
         b"GET /-/healthy  HTTP/1.1\r\n\r\n",
         b"GET\t/-/healthy HTTP/1.1\r\n\r\n",
         b"GET /-/healthy HTTP/1.1 x\r\n\r\n",
+        b"\xa0 \xa0 \xa0\r\n\r\n",
+        b"GET /\x85 HTTP/1.1\r\n\r\n",
         b"\r\n\r\nGET / HTTP/1.1\r\n\r\n",
     ],
 )
