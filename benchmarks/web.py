@@ -57,9 +57,10 @@ def measure(quick: bool) -> Outcome:
         )
     return Outcome(
         "the server of the client library (prometheus_client.start_http_server), with a certificate as well",
-        f"TLS for both, a password for ours alone (bcrypt, cost 10). {CLIENTS} clients of a kind at "
-        f"once, then {scrapes} scrapes, each on a new connection; no answer within {PATIENCE_SECONDS:g} s ends the "
-        "try. Threads, descriptors and memory as they are after the scrapes, with the clients still there.",
+        "TLS for both, a password for ours alone (bcrypt, cost 10). "
+        f"{CLIENTS} clients of a kind at once, then {scrapes} scrapes, each on a new connection; "
+        f"no answer within {PATIENCE_SECONDS:g} s ends the try. "
+        "Threads, descriptors and memory as they are after the scrapes, with the clients still there.",
         tuple(rows),
     )
 

@@ -22,7 +22,10 @@ from ckpt_exporter.web.routes import Request, Response, text_response
 _LOG = logging.getLogger(__name__)
 
 _MAX_REQUEST_LINE = 8 * 1024
-_REQUEST_LINE = re.compile(rb"[\x21-\x7e\x80-\xff]+(?: [\x21-\x7e\x80-\xff]+){1,2}")
+# ASCII alone: the standard library would split at other spaces, such as 0xa0, too.
+_REQUEST_LINE = re.compile(rb"[\x21-\x7e]+(?: [\x21-\x7e]+){2}")
+# Its answers have no head: no status, no length, no policy.
+_HTTP_0 = re.compile(rb".* HTTP/0+\.[0-9]+\s*", re.DOTALL)
 # No folded lines, no space before the colon, no bare CR, no NUL: what servers and proxies read differently.
 _FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 
@@ -96,6 +99,8 @@ class _Exchange(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
         elif not _well_formed(self._head):
             self.send_error(HTTPStatus.BAD_REQUEST, "malformed request")
+        elif _HTTP_0.fullmatch(self.raw_requestline):
+            self.send_error(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
         elif self.parse_request():
             response = self._response()
             self.keep = self._may_keep() and response.status != HTTPStatus.BAD_REQUEST

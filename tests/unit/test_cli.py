@@ -100,6 +100,14 @@ class TestRun:
         assert callable(reload)
         assert reload() == config
 
+    def test_web_flags(self, rooms: Rooms) -> None:
+        """Several listen addresses, sockets of systemd and a limit of requests reach the exporter."""
+        argv = ["run", "--watch=/a", "--web.listen-address=:1", "--web.listen-address=[::1]:2"]
+        assert main([*argv, "--web.systemd-socket", "--web.max-requests=7"]) == 0
+        config = rooms.calls[0][0]
+        assert isinstance(config, Config)
+        assert config.web == WebSettings((":1", "[::1]:2"), systemd_socket=True, max_requests=7)
+
     def test_defaults(self, rooms: Rooms) -> None:
         """--watch alone gives the default settings and no recording."""
         assert main(["run", "--watch", "/data/ckpt"]) == 0

@@ -290,6 +290,10 @@ class TestBadFiles:
             # web
             (ONE + "web: {listen_address: 10047}\n", f"c.yml: web.listen_address: {ADDRESS} (got 10047)"),
             (ONE + "web: {listen_address: null}\n", f"c.yml: web.listen_address: {ADDRESS} (got nothing)"),
+            (ONE + "web: {listen_address: [':1', '1']}\n", f"c.yml: web.listen_address: {ADDRESS} (got [':1', '1'])"),
+            (ONE + "web: {listen_address: [':1', ':1']}\n", "c.yml: web.listen_address: must be an address, or a list of different ones (got [':1', ':1'])"),
+            (ONE + "web: {systemd_socket: yes please}\n", "c.yml: web.systemd_socket: must be true or false (got 'yes please')"),
+            (ONE + "web: {max_requests: 0}\n", "c.yml: web.max_requests: must be a whole number from 1 to 1000 (got 0)"),
             (ONE + "web: {telemetry_path: metrics}\n", "c.yml: web.telemetry_path: must be a URL path such as /metrics (got 'metrics')"),
             (ONE + "web: {telemetry_path: /}\n", "c.yml: web.telemetry_path: must be a URL path such as /metrics (got '/')"),
             (ONE + "web: {telemetry_path: '/a?b'}\n", "c.yml: web.telemetry_path: must be a URL path such as /metrics (got '/a?b')"),

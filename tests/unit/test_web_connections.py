@@ -40,6 +40,9 @@ def site() -> Iterator[Site]:
         (b"\x16\x03\x01\x02\x00 TLS hello\r\n\r\n", b"400"),
         (b"GET\r\n\r\n", b"400"),
         (b"GET / HTTP/9.9\r\n\r\n", b"505"),
+        (b"GET / HTTP/0.9\r\n\r\n", b"505"),
+        (b"GET / HTTP/00.0\r\n\r\n", b"505"),
+        (b"GET /\r\n\r\n", b"400"),
         (b"GET / HTTP/x\r\n\r\n", b"400"),
         (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", b"414"),
         (b"GET / HTTP/1.1\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", b"431"),
@@ -187,6 +190,8 @@ def test_nothing_behind_a_body_is_a_request(site: Site, head: bytes) -> None:
         b"GET /-/healthy  HTTP/1.1\r\n\r\n",
         b"GET\t/-/healthy HTTP/1.1\r\n\r\n",
         b"GET /-/healthy HTTP/1.1 x\r\n\r\n",
+        b"\xa0 \xa0 \xa0\r\n\r\n",
+        b"GET /\x85 HTTP/1.1\r\n\r\n",
         b"\r\n\r\nGET / HTTP/1.1\r\n\r\n",
     ],
 )
