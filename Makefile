@@ -23,8 +23,10 @@ lint: $(VENV)/ready-dev
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+# Pure tests share the cores; those with real files, processes and clocks run one by one.
 unit: $(VENV)/ready-dev
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n logical tests/unit tests/property tests/replay
+	$(VENV)/bin/python -m pytest tests/integration
 
 # Real training frameworks are large: an environment of their own.
 test-frameworks: $(FRAMEWORKS_VENV)/ready
