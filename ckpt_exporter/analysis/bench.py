@@ -196,11 +196,16 @@ class _Watching:
         while time.monotonic() < ends and not stopping():
             self.tick()
             with self._changed:
-                found = [save for save in self._saves if save.path.startswith(path + "/") and not save.late]
+                found = [save for save in self._saves if _is_in(save.path, path) and not save.late]
                 if found:
                     return max(found, key=lambda save: save.bytes)
                 self._changed.wait(TICK_SECONDS)
         return None
+
+
+def _is_in(path: str, place: str) -> bool:
+    # A place that the watch saw being made is the checkpoint itself; one that it found holds the checkpoint.
+    return path == place or path.startswith(place + "/")
 
 
 # --- one burst ------------------------------------------------------------------------------------------
