@@ -23,7 +23,9 @@ from ckpt_exporter.sources.simulated import SimulatedGpus, read_training_state, 
 MODEL_BYTES = 24 << 20
 OPTIMIZER_BYTES = 48 << 20
 # Long enough to see how the GPUs train, short enough that a first save shows within 15 seconds.
-SECONDS_BETWEEN_SAVES = 7.0
+SECONDS_BEFORE_FIRST_SAVE = 6.0
+# Long enough for a save's bubble to be judged and looked at before the next save takes its place.
+SECONDS_BETWEEN_SAVES = 10.0
 GPU_SAMPLE_HZ = 10.0
 # A slow disk, so that a save can be watched while it runs.
 WRITE_BYTES_PER_SECOND = 48 << 20
@@ -38,7 +40,7 @@ def run_demo(web: WebSettings, duration_seconds: float | None) -> int:
     os.mkdir(directory)
     config = Config(
         directories=(DirectorySettings("demo", directory),),
-        detect=DetectSettings(quiet_seconds=5.0),
+        detect=DetectSettings(quiet_seconds=2.0),
         history=HistorySettings(path=os.path.join(place, "history.db")),
         web=web,
     )
@@ -91,7 +93,7 @@ def train(directory: str, state: str) -> None:
     while os.getppid() == parent:
         step += 100
         write_training_state(state, "training")
-        time.sleep(SECONDS_BETWEEN_SAVES)
+        time.sleep(SECONDS_BEFORE_FIRST_SAVE if step == 100 else SECONDS_BETWEEN_SAVES)
         write_training_state(state, "saving")
         save(directory, step)
         old = os.path.join(directory, f"checkpoint-{step - 100 * KEEP}")

@@ -30,7 +30,8 @@ LEVELS: Final[Mapping[LogLevel, int]] = {
 FORMATS: Final[tuple[LogFormat, ...]] = ("logfmt", "json")
 
 _RESERVED: Final = frozenset({"ts", "level", "msg"})
-_IDENTITY_FIELDS: Final = ("dir", "source", "collector", "gpu")
+# Each problem of one bad file, and each key that a reload cannot change, is a message of its own.
+_IDENTITY_FIELDS: Final = ("dir", "source", "collector", "gpu", "problem", "key")
 _MAX_VALUE_CHARACTERS: Final = (
     4096  # the longest path the kernel takes; an exception's text may be far longer
 )
@@ -188,8 +189,9 @@ class RepeatFilter(logging.Filter):
     """Let the same message through once per interval; the next one says how many were ``suppressed``.
 
     Two messages are the same when logger, level, text before formatting and the fields that say whom it
-    concerns (``dir``, ``source``, ``collector``, ``gpu``) agree. Records below ``min_level`` always pass.
-    At most ``max_messages`` are remembered; the one logged longest ago is forgotten first.
+    concerns (``dir``, ``source``, ``collector``, ``gpu``) or what is wrong (``problem``, ``key``) agree.
+    Records below ``min_level`` always pass. At most ``max_messages`` are remembered; the one logged longest
+    ago is forgotten first.
     """
 
     def __init__(

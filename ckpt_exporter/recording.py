@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
+import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import IO, Any
+from typing import IO, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ckpt_exporter.errors import CkptExporterError
 from ckpt_exporter.model import (
@@ -34,6 +36,43 @@ _KINDS: dict[str, type[Fact]] = {
     "watch": WatchChange,
     "gpu": GpuSample,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """What a field may hold: types of values, of a tuple's items, and the words that are meant by a str."""
+
+    types: frozenset[type]
+    items: frozenset[type] = frozenset()
+    words: frozenset[str] = frozenset()
+
+
+def _declared(hint: Any) -> _Declared:
+    origin, choices = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return _Declared(frozenset({str}), words=frozenset(choices))
+    if origin is tuple:
+        return _Declared(frozenset({tuple}), items=_declared(choices[0]).types)
+    if origin in (Union, types.UnionType):
+        parts = [_declared(choice) for choice in choices]
+        return _Declared(
+            frozenset().union(*(part.types for part in parts)),
+            frozenset().union(*(part.items for part in parts)),
+            frozenset().union(*(part.words for part in parts)),
+        )
+    return _Declared(frozenset({int, float}) if hint is float else frozenset({hint}))
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+_DECLARED: dict[type, dict[str, _Declared]] = {
+    cls: {name: _declared(hint) for name, hint in get_type_hints(cls).items()}
+    for cls in (*_KINDS.values(), GpuInfo)
+}
+# No source has a reading that is no number.
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 _KIND_OF: dict[type, str] = {cls: kind for kind, cls in _KINDS.items()}
 # Short keys of the format where the value's own name is longer.
 _SHORT = {"is_dir": "dir", "directory": "name"}
@@ -161,8 +200,10 @@ def parse_recording(lines: Iterable[str], name: str) -> Iterator[Start | Fact | 
 
 def _parse_line(line: str) -> Start | Fact | Stop | None:
     try:
-        value = json.loads(line)
+        value = _DECODER.decode(line)
         kind, t = value["kind"], float(value["t"])
+        if not math.isfinite(t):
+            return None
         if kind == "start":
             directories, gpus = _directories(value.get("directories", [])), _gpus(value.get("gpus", []))
             return Start(t, float(value.get("unix", 0.0)), directories, gpus)
@@ -190,7 +231,20 @@ def _directories(values: list[dict[str, Any]]) -> tuple[DirectorySettings, ...]:
 def _gpus(values: list[dict[str, Any]]) -> tuple[GpuInfo, ...]:
     known = {field.name for field in fields(GpuInfo)}
     kept = [{key: item for key, item in value.items() if key in known} for value in values]
-    return tuple(GpuInfo(**{"uuid": f"gpu-{value.get('gpu')}", **value}) for value in kept)
+    named = [{"uuid": f"gpu-{value.get('gpu')}", **value} for value in kept]
+    return tuple(GpuInfo(**_checked(GpuInfo, value)) for value in named)
+
+
+def _checked(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments if all are of the kinds that ``cls`` declares; else raise ValueError."""
+    kinds = _DECLARED[cls]
+    for name, value in arguments.items():
+        kind = kinds[name]
+        if type(value) not in kind.types or (kind.words and type(value) is str and value not in kind.words):
+            raise ValueError(name)
+        if type(value) is tuple and not all(type(item) in kind.items for item in value):
+            raise ValueError(name)
+    return arguments
 
 
 def _fact(cls: type[Fact], value: dict[str, Any]) -> Fact:
@@ -206,4 +260,4 @@ def _fact(cls: type[Fact], value: dict[str, Any]) -> Fact:
         arguments.setdefault("pids", ())
     if cls is FileEvent:
         arguments.setdefault("path", None)
-    return cls(**arguments)
+    return cls(**_checked(cls, arguments))

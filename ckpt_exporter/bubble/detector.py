@@ -96,7 +96,14 @@ class BubbleDetector:
         if writers.gpus is not None:
             gpus = frozenset(self._uuids[gpu] for gpu in writers.gpus if gpu in self._uuids)
         self._runs.note(writers, gpus if gpus or not writers.gpus else None)
+        self._tell_open(writers.directory)
         self._refresh()
+
+    def _tell_open(self, directory: str) -> None:
+        """Let saves that began before their writers were found spare the GPUs of other runs."""
+        for (where, _), key in self._open.items():
+            if where == directory and self._saves[key].gpus is None:
+                self._saves[key] = replace(self._saves[key], gpus=self._runs.latest(directory))
 
     def save_began(self, directory: str, path: str, start: float) -> None:
         """Note that a save is open since ``start``."""

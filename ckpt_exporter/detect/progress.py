@@ -336,7 +336,8 @@ def _added(first: int | None, second: int | None) -> int | None:
 
 
 def _rate(size_bytes: int | None, seconds: float | None) -> float | None:
-    return size_bytes / seconds if size_bytes is not None and seconds else None
+    # Files that were gone before their size could be asked are no save at 0 bytes per second.
+    return size_bytes / seconds if size_bytes and seconds else None
 
 
 def _sparse(records: list[FileRecord], size_bytes: int) -> bool:

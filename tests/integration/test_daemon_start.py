@@ -240,12 +240,14 @@ def test_recording_below_a_watched_directory(tmp_path: Path) -> None:
 
 
 def test_demo() -> None:
-    """The demo shows a complete save within 15 seconds, and cleans up after itself."""
+    """The demo shows a complete save within 15 seconds, its bubble within 30, and cleans up after itself."""
     with tempfile.TemporaryDirectory(prefix="ckpt-demo-") as log:
         with launch(Path(log, "log"), "demo", "--duration=60") as daemon:
             complete = {"dir": "demo", "result": "complete"}
             wait_until(lambda: daemon.scrape().value("ckpt_saves_total", **complete) >= 1, 15.0)
             assert daemon.scrape().value("ckpt_last_save_step", dir="demo") >= 100
+            bubble = ("ckpt_last_save_bubble_seconds", frozenset({("dir", "demo")}))
+            wait_until(lambda: bubble in daemon.scrape().samples, 15.0)
             path = next(line["path"] for line in daemon.logged("save ended"))
         assert not os.path.exists(os.path.dirname(path))
 

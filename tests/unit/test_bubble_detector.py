@@ -218,6 +218,18 @@ def test_a_stop_during_an_open_save_is_no_stall() -> None:
     assert (outcome.bubbles, outcome.stalls) == ([], [])
 
 
+def test_a_stop_of_another_run_during_an_open_save_is_a_stall() -> None:
+    """A save whose run is found after it began is no excuse for GPUs that its run does not hold."""
+    detector = BubbleDetector()
+    detector.save_began("d", "/data/d/step-1", 100.0)
+    stops = (Stop((0,), 100.0, 120.0, "spin"), Stop((1,), 103.0, 109.0, "spin"))
+
+    outcome = play(two(*stops, writers=(job((0,), t=101.0),)), detector)
+
+    assert [(stall.gpu, stall.cause) for stall in outcome.stalls] == [(1, "communication")]
+    assert outcome.stalls[0].seconds == pytest.approx(6.0, abs=0.5)
+
+
 # --- live activity --------------------------------------------------------------------------------------
 
 

@@ -346,3 +346,14 @@ def test_smaller_file_of_unknown_writers_is_complete() -> None:
     story = Story().write("model_step1.pt", 0, 1, 100 * MB).write("model_step2.pt", 20, 21, 30 * MB).at(60)
 
     assert [s.result for s in story.saves] == ["complete", "complete"]
+
+
+def test_a_save_whose_sizes_nobody_could_ask_has_no_bandwidth() -> None:
+    """A checkpoint that was published and deleted before its size could be asked has no rate of 0."""
+    story = Story().at(0).mkdir("tmp-checkpoint-8").create("tmp-checkpoint-8/model.bin")
+    story.at(1).close("tmp-checkpoint-8/model.bin", None)
+    story.at(2).rename("tmp-checkpoint-8", "checkpoint-8", is_dir=True)
+    story.delete("checkpoint-8/model.bin").at(60)
+
+    (save,) = story.saves
+    assert (save.result, save.step, save.average_bandwidth) == ("complete", 8, None)

@@ -330,6 +330,15 @@ class TestRepeatFilter:
         assert repeat.filter(fourth)
         assert "suppressed" not in LogfmtFormatter().format(fourth)
 
+    @pytest.mark.parametrize("field", ["problem", "key"])
+    def test_all_that_is_wrong_with_one_file_is_told(self, field: str) -> None:
+        """A bad file's second problem, and a second key that needs a restart, are no repetitions."""
+        repeat = RepeatFilter(FakeClock())
+
+        assert repeat.filter(record("configuration not reloaded", **{field: "c.yml: gpu: is wrong"}))
+        assert repeat.filter(record("configuration not reloaded", **{field: "c.yml: web: is wrong"}))
+        assert not repeat.filter(record("configuration not reloaded", **{field: "c.yml: gpu: is wrong"}))
+
     def test_what_is_the_same(self) -> None:
         """Another message, logger, level, directory, source, collector or GPU is no repetition."""
         repeat = RepeatFilter(FakeClock())

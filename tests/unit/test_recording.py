@@ -15,6 +15,7 @@ from ckpt_exporter.model import (
     DirectorySettings,
     Fact,
     FileEvent,
+    GpuSample,
     Progress,
     Space,
     WatchChange,
@@ -79,6 +80,38 @@ def test_unknown_kinds_and_keys_are_skipped() -> None:
     ]
 
     assert list(parse_recording(lines, "r")) == [Space(2.0, "d", 1, 2)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"t": 1, "kind": "file", "event": "create", "path": 5},
+        {"t": 1, "kind": "file", "event": "explode", "path": "/data/ckpt/x"},
+        {"t": 1, "kind": "file", "event": "moved", "path": "/data/ckpt/x", "to": 7},
+        {"t": 1, "kind": "progress", "path": "/data/ckpt/x", "size": "big"},
+        {"t": 1, "kind": "progress", "path": "/data/ckpt/x", "size": 1, "writers": True},
+        {"t": 1, "kind": "gpu", "gpu": "a", "util": 0.5},
+        {"t": 1, "kind": "gpu", "gpu": 0, "power_w": [1]},
+        {"t": 1, "kind": "gpu", "gpu": 0, "power_w": float("nan")},
+        {"t": float("inf"), "kind": "gpu", "gpu": 0},
+        {"t": 1, "kind": "run", "pids": "4711"},
+        {"t": 1, "kind": "run", "pids": [4711], "gpus": 3},
+        {"t": 1, "kind": "gpus", "gpus": [{"gpu": "0", "uuid": "x"}]},
+        {"t": 1, "kind": "watch", "name": "d", "event": "asleep"},
+    ],
+)
+def test_values_of_the_wrong_kind_are_skipped(line: dict[str, object]) -> None:
+    """A line that can be read but holds what its key cannot mean is damage, and changes nothing."""
+    lines = [json.dumps(line), '{"t": 2, "kind": "space", "name": "d", "available": 1, "size": 2}']
+
+    assert list(parse_recording(lines, "r")) == [Space(2.0, "d", 1, 2)]
+
+
+def test_whole_numbers_are_numbers() -> None:
+    """Times and readings without a fraction are as good as any."""
+    assert list(parse_recording(['{"t": 1, "kind": "gpu", "gpu": 0, "util": 1, "power_w": 550}'], "r")) == [
+        GpuSample(1.0, 0, util=1, power_w=550)
+    ]
 
 
 def test_file_that_is_no_recording_is_one_error() -> None:
