@@ -413,11 +413,16 @@ def recording_to(path: str | None, config: Config) -> Iterator[Recorder | None]:
         return
     _refuse_watched("record to", path, os.path.abspath(path), config)
     try:
-        stream: IO[str] = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed below)
+        stream: IO[str] = open(path, "w", encoding="utf-8", opener=_open_recording)  # noqa: SIM115 (closed below)
     except OSError as error:
         raise CkptExporterError(f"cannot record to {path}: {error.strerror}") from error
     with stream:
         yield Recorder(stream)
+
+
+def _open_recording(path: str, flags: int) -> int:
+    """Make a recording that its owner's group may read; a link that lies there is only followed below /dev."""
+    return os.open(path, flags | (0 if path.startswith("/dev/") else os.O_NOFOLLOW), 0o640)
 
 
 @contextmanager

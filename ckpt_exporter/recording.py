@@ -171,7 +171,7 @@ def _parse_line(line: str) -> Start | Fact | Stop | None:
         if kind == "stop":
             return Stop(t)
         return _fact(_KINDS[kind], value)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

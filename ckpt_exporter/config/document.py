@@ -54,10 +54,13 @@ class _Loader(yaml.SafeLoader):
             ) from error
 
 
-def read_document(path: str) -> Document:
-    """Read one configuration file; raises ConfigError with the line and column of broken YAML."""
+def read_document(path: str, *, wait: bool = True) -> Document:
+    """Read one configuration file; raises ConfigError with the line and column of broken YAML.
+
+    Without ``wait`` a pipe without a writer is an empty file.
+    """
     file = one_line(path)
-    text = _decode(file, _read_bytes(path, file))
+    text = _decode(file, _read_bytes(path, file, 0 if wait else os.O_NONBLOCK))
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -71,10 +74,10 @@ def read_document(path: str) -> Document:
     return Document(value, repeated)
 
 
-def _read_bytes(path: str, file: str) -> bytes:
+def _read_bytes(path: str, file: str, more_flags: int) -> bytes:
     try:
-        with open(path, "rb") as stream:
-            content = stream.read(_MAX_FILE_BYTES + 1)
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | more_flags)) as stream:
+            content = stream.read(_MAX_FILE_BYTES + 1) or b""
     except FileNotFoundError as error:
         raise ConfigError([f"{file}: no such file"]) from error
     except IsADirectoryError as error:

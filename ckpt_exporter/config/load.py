@@ -77,7 +77,7 @@ def config_from_flags(
 
 def load_fragment(path: str, layouts: Collection[str]) -> tuple[DirectorySettings, ...]:
     """Read a file that holds directories and nothing else; raises ConfigError with every problem."""
-    reading = _Reading(one_line(path), keys(layouts), read_document(path), sections=(_LIST_SECTION,))
+    reading = _Reading(one_line(path), keys(layouts), read_document(path, wait=False), sections=(_LIST_SECTION,))
     found = reading.read().get(_LIST_SECTION, [])
     if not found and not reading.problems:
         reading.problem((_LIST_SECTION,), _NO_DIRECTORY)

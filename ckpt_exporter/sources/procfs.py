@@ -13,6 +13,8 @@ from dataclasses import dataclass
 _DEAD_STATES = frozenset({"Z", "X", "x"})
 _WRITABLE = (os.O_WRONLY, os.O_RDWR)
 _READ_SIZE = 64 * 1024
+# A process may lay its environment over all of its memory, and map 65,530 files of 4096-byte names.
+_MAX_BYTES = 8 * 1024 * 1024
 _IO_LINES = re.compile(rb"^wchar: (\d+)$.*^write_bytes: (\d+)$", re.MULTILINE | re.DOTALL)
 _MAP_LINE = re.compile(
     rb"^[0-9a-f]+-[0-9a-f]+ .w.s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)$", re.MULTILINE
@@ -51,7 +53,7 @@ class Descriptor:
 
 
 def read_bytes(path: str) -> bytes | None:
-    """Read a whole file; None if it has gone or may not be read."""
+    """Read a file, of a huge one the beginning; None if it has gone or may not be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -59,7 +61,7 @@ def read_bytes(path: str) -> bytes | None:
     try:
         # One read is enough for most; a file object would cost three more system calls for each process.
         parts = [os.read(fd, _READ_SIZE)]
-        while parts[-1]:
+        while parts[-1] and len(parts) * _READ_SIZE < _MAX_BYTES:
             parts.append(os.read(fd, _READ_SIZE))
         return b"".join(parts)
     except OSError:  # ESRCH: the process ended between open and read
