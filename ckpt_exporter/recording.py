@@ -7,7 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import IO, Any
+from functools import cache
+from typing import IO, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from ckpt_exporter.errors import CkptExporterError
 from ckpt_exporter.model import (
@@ -24,7 +25,13 @@ from ckpt_exporter.model import (
 )
 
 FLUSH_SECONDS = 0.2
+# Beyond these a line is damaged: a century of uptime, the year 9999, 64 bits.
+_MAX_SECONDS = 3.2e9
+_MAX_UNIX = 253_402_300_800.0
+_MAX_NUMBER = 1 << 63
 MAX_QUEUED_LINES = 200_000
+
+_Value = TypeVar("_Value")
 
 _KINDS: dict[str, type[Fact]] = {
     "file": FileEvent,
@@ -163,9 +170,12 @@ def _parse_line(line: str) -> Start | Fact | Stop | None:
     try:
         value = json.loads(line)
         kind, t = value["kind"], float(value["t"])
+        if not abs(t) < _MAX_SECONDS:
+            return None
         if kind == "start":
             directories, gpus = _directories(value.get("directories", [])), _gpus(value.get("gpus", []))
-            return Start(t, float(value.get("unix", 0.0)), directories, gpus)
+            unix = float(value.get("unix", 0.0))
+            return Start(t, unix, directories, gpus) if 0 <= unix < _MAX_UNIX else None
         if kind == "gpus":
             return GpuSet(t, _gpus(value["gpus"]))
         if kind == "stop":
@@ -181,7 +191,7 @@ def _directories(values: list[dict[str, Any]]) -> tuple[DirectorySettings, ...]:
             name=str(value["name"]),
             path=str(value["path"]),
             layout=str(value.get("layout", "auto")),
-            ignore=tuple(value.get("ignore", ())),
+            ignore=tuple(map(str, value.get("ignore", ()))),
         )
         for value in values
     )
@@ -190,7 +200,7 @@ def _directories(values: list[dict[str, Any]]) -> tuple[DirectorySettings, ...]:
 def _gpus(values: list[dict[str, Any]]) -> tuple[GpuInfo, ...]:
     known = {field.name for field in fields(GpuInfo)}
     kept = [{key: item for key, item in value.items() if key in known} for value in values]
-    return tuple(GpuInfo(**{"uuid": f"gpu-{value.get('gpu')}", **value}) for value in kept)
+    return tuple(_sound(GpuInfo(**{"uuid": f"gpu-{value.get('gpu')}", **value})) for value in kept)
 
 
 def _fact(cls: type[Fact], value: dict[str, Any]) -> Fact:
@@ -206,4 +216,31 @@ def _fact(cls: type[Fact], value: dict[str, Any]) -> Fact:
         arguments.setdefault("pids", ())
     if cls is FileEvent:
         arguments.setdefault("path", None)
-    return cls(**arguments)
+    return _sound(cls(**arguments))
+
+
+def _sound(fact: _Value) -> _Value:
+    """Return a value whose every field is of its kind and within reason. Raises ValueError."""
+    for name, hint in _hints(type(fact)).items():
+        if not _fits(getattr(fact, name), hint):
+            raise ValueError(name)
+    return fact
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind is Literal:
+        return value in inner
+    if kind is tuple:
+        return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
+    if inner:  # a union
+        return any(_fits(value, part) for part in inner)
+    if hint is float or hint is int:
+        right = isinstance(value, int if hint is int else (int, float)) and not isinstance(value, bool)
+        return right and abs(value) < _MAX_NUMBER  # type: ignore[operator]
+    return isinstance(value, hint)

@@ -1,4 +1,4 @@
-"""Long runs by hand: ``python -m tests.fuzz request|stream|web_file --seconds 600``.
+"""Long runs by hand: ``python -m tests.fuzz TARGET --seconds 600``; ``--help`` lists the targets.
 
 With atheris installed (``pip install atheris``) inputs follow coverage; else seeds are mutated at random.
 """
@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.fuzz.program import TARGETS, seeds_of
 from tests.fuzz.targets import SEEDS, Stream, Target, request, web_file
 
 MAX_GROWTH_BYTES = 64 * 1024 * 1024
@@ -66,7 +67,12 @@ def at_random(target: Target, seeds: tuple[bytes, ...], seconds: float) -> None:
     """Mutate seeds until the time is up; memory must not grow."""
     chance, started, count, base = random.Random(), time.monotonic(), 0, 0
     while (elapsed := time.monotonic() - started) < seconds:
-        target(mutated(seeds, chance))
+        data = mutated(seeds, chance)
+        try:
+            target(data)
+        except BaseException:
+            print(f"input {count}: {data!r}"[:20_000])
+            raise
         count += 1
         if not base and elapsed > WARM_UP_SECONDS:
             base = memory_bytes()
@@ -78,13 +84,17 @@ def at_random(target: Target, seeds: tuple[bytes, ...], seconds: float) -> None:
 def main() -> None:
     """Run one target."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("target", choices=("request", "stream", "web_file"))
+    parser.add_argument("target", choices=("request", "stream", "web_file", *TARGETS))
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--random", action="store_true", help="without atheris")
     options = parser.parse_args()
     stream = Stream() if options.target == "stream" else None
-    target: Target = stream or {"request": request, "web_file": web_file}[options.target]
-    seeds = SEEDS["request" if stream else options.target]
+    target: Target = stream or {"request": request, "web_file": web_file, **TARGETS}[options.target]
+    seeds = (
+        seeds_of(options.target)
+        if options.target in TARGETS
+        else SEEDS["request" if stream else options.target]
+    )
     if not options.random and stream is None:
         try:
             guided(target, seeds, options.seconds)
