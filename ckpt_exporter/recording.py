@@ -221,14 +221,15 @@ def _fact(cls: type[Fact], value: dict[str, Any]) -> Fact:
 
 def _sound(fact: _Value) -> _Value:
     """Return a value whose every field is of its kind and within reason. Raises ValueError."""
-    for name, hint in _hints(type(fact)).items():
+    kind: Any = type(fact)
+    for name, hint in _hints(kind).items():
         if not _fits(getattr(fact, name), hint):
             raise ValueError(name)
     return fact
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
@@ -242,5 +243,5 @@ def _fits(value: object, hint: Any) -> bool:
         return any(_fits(value, part) for part in inner)
     if hint is float or hint is int:
         right = isinstance(value, int if hint is int else (int, float)) and not isinstance(value, bool)
-        return right and abs(value) < _MAX_NUMBER  # type: ignore[operator]
+        return right and abs(value) < _MAX_NUMBER  # type: ignore[arg-type]
     return isinstance(value, hint)

@@ -25,6 +25,14 @@ with open(sys.argv[1], "wb", buffering=0) as stream:
 """
 
 
+def as_nobody(line: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell's line as somebody without any right."""
+    return subprocess.run(
+        ["/bin/sh", "-c", line], user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True,
+        check=False, cwd="/",
+    )  # fmt: skip
+
+
 def test_environment_and_command_line_stay_secret(tmp_path: Path) -> None:
     """No secret of a writer's environment or arguments is in a metric, on the page, in log or recording."""
     recording = tmp_path / "recording"
@@ -79,10 +87,7 @@ def test_signals_of_other_users(tmp_path: Path) -> None:
         pytest.skip("only root can be somebody else")
     with watching(tmp_path, "a") as daemon:
         for name in ("TERM", "HUP", "USR1", "KILL", "STOP"):
-            ended = subprocess.run(
-                ["/bin/sh", "-c", f"kill -{name} {daemon.process.pid}"],
-                user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True, check=False, cwd="/",
-            )  # fmt: skip
+            ended = as_nobody(f"kill -{name} {daemon.process.pid}")
             assert ended.returncode != 0
             assert "not permitted" in ended.stderr
         assert daemon.scrape().value("ckpt_config_last_reload_successful") == 1
@@ -94,11 +99,9 @@ def test_memory_and_descriptors_of_the_daemon_are_its_own(tmp_path: Path) -> Non
     if os.geteuid() != 0:
         pytest.skip("only root can be somebody else")
     with watching(tmp_path, "a") as daemon:
+        where = f"/proc/{daemon.process.pid}"
         for what in ("environ", "mem", "fd/", "maps"):
-            ended = subprocess.run(
-                ["/bin/sh", "-c", f"ls /proc/{daemon.process.pid}/{what} && cat /proc/{daemon.process.pid}/{what}"],
-                user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True, check=False, cwd="/",
-            )  # fmt: skip
+            ended = as_nobody(f"ls {where}/{what} && cat {where}/{what}")
             assert ended.returncode != 0
             assert "ermission denied" in ended.stderr
 

@@ -1,4 +1,5 @@
-"""Hostile configurations, recordings, names, NVML answers and histories; ``python -m tests.fuzz`` runs long."""
+# ruff: noqa: E501 (lists of words)
+"""Hostile configurations, recordings, names, NVML answers, histories; ``python -m tests.fuzz`` runs long."""
 
 from __future__ import annotations
 
