@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
 import stat
+import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ckpt_exporter.sources.filestat import open_folder, open_quietly
+from ckpt_exporter.sources.roots import expand
 from tests.integration import checkpoints
 from tests.integration.daemon import watching
 from tests.integration.watching import exchange, fast
@@ -20,6 +23,8 @@ from tests.integration.watching import watching as watched_source
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+NOBODY = 65534
 
 
 def test_pipes_devices_and_sockets_stay_closed(tmp_path: Path) -> None:
@@ -110,9 +115,32 @@ def _swap(root: Path, outside: Path, ends: float) -> None:
             exchange(str(real), str(link))
 
 
+def test_links_that_match_a_pattern(tmp_path: Path) -> None:
+    """A link that a user lays where a pattern matches leads to that user's own directories only."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    for name in ("mine", "users", "roots", "users/real"):
+        (tmp_path / name / "ckpt").mkdir(parents=True)
+    os.chown(tmp_path / "mine" / "ckpt", NOBODY, NOBODY)
+    for name, target, owner in (
+        ("own", "mine", NOBODY), ("laid-by-root", "roots", 0), ("astray", "roots", NOBODY),
+    ):  # fmt: skip
+        (tmp_path / "users" / name).mkdir()
+        link = tmp_path / "users" / name / "ckpt"
+        link.symlink_to(tmp_path / target / "ckpt")
+        os.chown(link, owner, owner, follow_symlinks=False)
+        if name == "astray":
+            (tmp_path / "users" / "whole").symlink_to(tmp_path / "roots")
+            os.chown(tmp_path / "users" / "whole", NOBODY, NOBODY, follow_symlinks=False)
+    found = expand(f"{tmp_path}/users/*/ckpt", 10).roots
+    assert found == [f"{tmp_path}/users/{name}/ckpt" for name in ("laid-by-root", "own", "real")]
+
+
 def test_a_tree_deeper_than_a_path(tmp_path: Path) -> None:
     """Directories nested beyond what a path can name do not end or stop the watch."""
-    with watching(tmp_path, "a") as daemon:
+    with watching(tmp_path, "a") as daemon, contextlib.ExitStack() as cleaning:
+        # Python's own way to remove a tree ends at a thousand levels.
+        cleaning.callback(subprocess.run, ["rm", "-rf", os.fspath(tmp_path / "a")], check=True)
         descriptor = os.open(tmp_path / "a", os.O_RDONLY)
         for number in range(2_500):
             name = "n" * 255 if number < 10 else "d"
