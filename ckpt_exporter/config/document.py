@@ -15,6 +15,7 @@ from ckpt_exporter.logs import one_line
 
 _MAX_FILE_BYTES: Final = 1024 * 1024
 _MAX_LINES_SHOWN: Final = 5
+_MAX_TOLD: Final = 300  # PyYAML quotes what it does not know, however long it is
 _MAX_KEY_DEPTH: Final = 4  # directories, number, key, item: nothing known stands deeper
 
 Path = tuple[Hashable, ...]
@@ -113,7 +114,8 @@ def _yaml_problem(error: yaml.YAMLError, text: str) -> str:
         return one_line(str(error))
     mark = error.problem_mark or error.context_mark
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    return place + one_line(", ".join(part for part in (error.context, error.problem) if part))
+    told = one_line(", ".join(part for part in (error.context, error.problem) if part))
+    return place + (told if len(told) <= _MAX_TOLD else told[:_MAX_TOLD] + "...")
 
 
 def _repeated_keys(root: yaml.Node) -> dict[Path, tuple[int, ...]]:
