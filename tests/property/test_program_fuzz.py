@@ -56,7 +56,7 @@ def spoiled(draw: st.DrawFn, lines: list[dict[str, object]]) -> bytes:
     return "\n".join(map(json.dumps, chosen)).encode() + b"\n"
 
 
-quick = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @quick
@@ -107,9 +107,7 @@ def test_any_history_file(patches: list[tuple[int, bytes]]) -> None:
     history(bytes(data))
 
 
-@pytest.mark.parametrize(
-    "value", ["x", b"\xff\xfe", -1e308, 9e999, 2**62, "<script>alert(1)</script>\x1b[31m"]
-)
+@pytest.mark.parametrize("value", ["<script>alert(1)</script>\x1b[31m", b"\xff\xfe", 9e999, 2**62])
 def test_a_history_of_wrong_kinds(tmp_path: Path, value: object) -> None:
     """A column that holds another kind of value than it should does not break the report."""
     for table, columns in (("saves", SAVE_COLUMNS), ("gpu_time", GPU_COLUMNS)):
