@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import IO
 
 from ckpt_exporter import __version__
 from ckpt_exporter.config.fragments import Fragments
@@ -413,11 +412,16 @@ def recording_to(path: str | None, config: Config) -> Iterator[Recorder | None]:
         return
     _refuse_watched("record to", path, os.path.abspath(path), config)
     try:
-        stream: IO[str] = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed below)
+        opened = open(path, "w", encoding="utf-8", opener=_open_recording)  # noqa: SIM115 (closed below)
     except OSError as error:
         raise CkptExporterError(f"cannot record to {path}: {error.strerror}") from error
-    with stream:
-        yield Recorder(stream)
+    with opened:
+        yield Recorder(opened)
+
+
+def _open_recording(path: str, flags: int) -> int:
+    """Make a recording that its owner's group may read; no link is followed but below /dev."""
+    return os.open(path, flags | (0 if path.startswith("/dev/") else os.O_NOFOLLOW), 0o640)
 
 
 @contextmanager

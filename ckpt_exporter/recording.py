@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 import types
 from collections import deque
@@ -26,7 +25,12 @@ from ckpt_exporter.model import (
 )
 
 FLUSH_SECONDS = 0.2
+# Beyond these a line is damaged: a century of uptime, the year 9999, 64 bits.
+_MAX_SECONDS = 3.2e9
+_MAX_UNIX = 253_402_300_800.0
+_MAX_NUMBER = 1 << 63
 MAX_QUEUED_LINES = 200_000
+
 
 _KINDS: dict[str, type[Fact]] = {
     "file": FileEvent,
@@ -202,17 +206,18 @@ def _parse_line(line: str) -> Start | Fact | Stop | None:
     try:
         value = _DECODER.decode(line)
         kind, t = value["kind"], float(value["t"])
-        if not math.isfinite(t):
+        if not abs(t) < _MAX_SECONDS:
             return None
         if kind == "start":
             directories, gpus = _directories(value.get("directories", [])), _gpus(value.get("gpus", []))
-            return Start(t, float(value.get("unix", 0.0)), directories, gpus)
+            unix = float(value.get("unix", 0.0))
+            return Start(t, unix, directories, gpus) if 0 <= unix < _MAX_UNIX else None
         if kind == "gpus":
             return GpuSet(t, _gpus(value["gpus"]))
         if kind == "stop":
             return Stop(t)
         return _fact(_KINDS[kind], value)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -222,7 +227,7 @@ def _directories(values: list[dict[str, Any]]) -> tuple[DirectorySettings, ...]:
             name=str(value["name"]),
             path=str(value["path"]),
             layout=str(value.get("layout", "auto")),
-            ignore=tuple(value.get("ignore", ())),
+            ignore=tuple(map(str, value.get("ignore", ()))),
         )
         for value in values
     )
@@ -241,6 +246,8 @@ def _checked(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
     for name, value in arguments.items():
         kind = kinds[name]
         if type(value) not in kind.types or (kind.words and type(value) is str and value not in kind.words):
+            raise ValueError(name)
+        if type(value) in (int, float) and not abs(value) < _MAX_NUMBER:
             raise ValueError(name)
         if type(value) is tuple and not all(type(item) in kind.items for item in value):
             raise ValueError(name)

@@ -15,6 +15,7 @@ from ckpt_exporter.logs import one_line
 
 _MAX_FILE_BYTES: Final = 1024 * 1024
 _MAX_LINES_SHOWN: Final = 5
+_MAX_TOLD: Final = 300  # PyYAML quotes what it does not know, however long it is
 _MAX_KEY_DEPTH: Final = 4  # directories, number, key, item: nothing known stands deeper
 
 Path = tuple[Hashable, ...]
@@ -54,10 +55,13 @@ class _Loader(yaml.SafeLoader):
             ) from error
 
 
-def read_document(path: str) -> Document:
-    """Read one configuration file; raises ConfigError with the line and column of broken YAML."""
+def read_document(path: str, *, wait: bool = True) -> Document:
+    """Read one configuration file; raises ConfigError with the line and column of broken YAML.
+
+    Without ``wait`` a pipe without a writer is an empty file.
+    """
     file = one_line(path)
-    text = _decode(file, _read_bytes(path, file))
+    text = _decode(file, _read_bytes(path, file, 0 if wait else os.O_NONBLOCK))
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -71,10 +75,10 @@ def read_document(path: str) -> Document:
     return Document(value, repeated)
 
 
-def _read_bytes(path: str, file: str) -> bytes:
+def _read_bytes(path: str, file: str, more_flags: int) -> bytes:
     try:
-        with open(path, "rb") as stream:
-            content = stream.read(_MAX_FILE_BYTES + 1)
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | more_flags)) as stream:
+            content = stream.read(_MAX_FILE_BYTES + 1) or b""
     except FileNotFoundError as error:
         raise ConfigError([f"{file}: no such file"]) from error
     except IsADirectoryError as error:
@@ -110,7 +114,8 @@ def _yaml_problem(error: yaml.YAMLError, text: str) -> str:
         return one_line(str(error))
     mark = error.problem_mark or error.context_mark
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    return place + one_line(", ".join(part for part in (error.context, error.problem) if part))
+    told = one_line(", ".join(part for part in (error.context, error.problem) if part))
+    return place + (told if len(told) <= _MAX_TOLD else told[:_MAX_TOLD] + "...")
 
 
 def _repeated_keys(root: yaml.Node) -> dict[Path, tuple[int, ...]]:

@@ -8,7 +8,7 @@ import reprlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from ckpt_exporter.config.document import Document, Path, read_document
+from ckpt_exporter.config.document import Document, Path, given_once, read_document
 from ckpt_exporter.config.schema import (
     SECTIONS,
     Config,
@@ -77,7 +77,9 @@ def config_from_flags(
 
 def load_fragment(path: str, layouts: Collection[str]) -> tuple[DirectorySettings, ...]:
     """Read a file that holds directories and nothing else; raises ConfigError with every problem."""
-    reading = _Reading(one_line(path), keys(layouts), read_document(path), sections=(_LIST_SECTION,))
+    reading = _Reading(
+        one_line(path), keys(layouts), read_document(path, wait=False), sections=(_LIST_SECTION,)
+    )
     found = reading.read().get(_LIST_SECTION, [])
     if not found and not reading.problems:
         reading.problem((_LIST_SECTION,), _NO_DIRECTORY)
@@ -193,8 +195,7 @@ class _Reading:
         for name, value in block.items():
             lines = self._document.repeated.get((*path, name), ())
             if lines:
-                numbers = ", ".join(map(str, lines[:-1])) + f" and {lines[-1]}"
-                self.problem((*path, name), f"must be given once, stands on lines {numbers}")
+                self.problem((*path, name), given_once(lines))
             if isinstance(name, str) and name in known:
                 yield name, value
             else:

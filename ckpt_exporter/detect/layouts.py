@@ -324,6 +324,11 @@ def locate(path: str, layout: str = "auto") -> Unit | None:
     return _unit(path, best[1], best[2])
 
 
+def _step(digits: str) -> int | None:
+    """Read a step; None beyond 18 digits, to which no training counts and which no history holds."""
+    return int(digits) if len(digits) <= 18 or len(digits.lstrip("0")) <= 18 else None
+
+
 def _unit(path: str, match: re.Match[str], name: Name) -> Unit:
     prefix = path[: match.start()]
     base = match["base"]
@@ -333,7 +338,7 @@ def _unit(path: str, match: re.Match[str], name: Name) -> Unit:
     return Unit(
         key=f"{prefix}/{base}" if prefix else base,
         layout=name.layout,
-        step=int(match["step"]) if name.counts_steps else None,
+        step=_step(match["step"]) if name.counts_steps else None,
         staged=bool(groups.get("before") or groups.get("after")),
         component=path[match.end() :].lstrip("/"),
     )
@@ -346,9 +351,15 @@ def _locate_numeric(path: str, layout: str) -> Unit | None:
     if match is None:
         return None
     component = path[match.end() :].lstrip("/")
-    step = int(match["step"])
+    step = _step(match["step"])
     staged = match["after"] is not None
-    if step < 10 and layout == "auto" and not staged and not _NUMERIC_EVIDENCE.search(component):
+    if (
+        step is not None
+        and step < 10
+        and layout == "auto"
+        and not staged
+        and not _NUMERIC_EVIDENCE.search(component)
+    ):
         return None
     key = path[: match.end("base")]
     return Unit(key, layout if layout != "auto" else "generic", step, staged=staged, component=component)
@@ -364,10 +375,10 @@ def step_of_name(path: str) -> int | None:
         stem = re.sub(r"-?\d{5}-of-\d{5}", "", stem)
     word = _STEP_WORD.search(stem) or _EPOCH_WORD.search(stem)
     if word:
-        return int(word[1])
+        return _step(word[1])
     last = _LAST_NUMBER.search(stem)
     if last and _STEP_NOUNS.fullmatch(last[1]):
-        return int(last[2])
+        return _step(last[2])
     return None
 
 

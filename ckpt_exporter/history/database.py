@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import sqlite3
+import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -242,6 +243,9 @@ def check_columns(connection: sqlite3.Connection, path: str) -> None:
     """Raise HistoryError where a table or a column is missing."""
     for table, columns in (("saves", SAVE_COLUMNS), ("gpu_time", GPU_COLUMNS)):
         present = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+        kind = connection.execute("SELECT type FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+        if kind is not None and kind[0] != "table":  # a view could compute for ever
+            raise HistoryError(path, "damaged", f"is damaged: {table} is no table")
         missing = [name for name in columns if name not in present]
         if missing:
             raise HistoryError(path, "damaged", f"is damaged: {table} lacks {missing[0]}")
@@ -264,13 +268,16 @@ def _sound_save(path: str, row: sqlite3.Row) -> SaveRecord:
 def _create(path: str) -> bool:
     """Create the file with its mode if there is none; tell whether it is new or empty."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, FILE_MODE)
     except OSError as error:
         reason: Reason = "full" if error.errno == errno.ENOSPC else "unavailable"
         raise HistoryError(path, reason, f"cannot be opened for writing: {error.strerror}") from error
     # Closing this descriptor here, before SQLite has locks of its own, releases none of them.
     try:
-        return os.fstat(descriptor).st_size == 0
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise HistoryError(path, "unavailable", "is no regular file, must be one or not exist")
+        return status.st_size == 0
     finally:
         os.close(descriptor)
 

@@ -33,6 +33,7 @@ _MESSAGES: Final[tuple[tuple[str, Reason], ...]] = (
     ("permission denied", "unavailable"),
     ("authorization", "unavailable"),
 )
+_TEXT_CHARACTERS: Final = 200
 
 
 class HistoryError(CkptExporterError):
@@ -64,7 +65,7 @@ def translated(path: str) -> Iterator[None]:
 
 
 def _sentence(reason: Reason, error: sqlite3.Error) -> str:
-    told = one_line(str(error))
+    told = one_line(str(error)[:_TEXT_CHARACTERS])  # it may quote what the file holds
     if reason == "damaged":
         return f"is damaged or no history ({told})"
     if reason == "locked":

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 # So many files moved aside are kept of each kind; older ones are deleted.
 KEPT_ASIDE: Final = 3
 _COMPANIONS: Final = ("-wal", "-shm", "-journal")
+# A link laid at the lock's name must not make this process write to what it leads to.
+_LOCK_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class WriterLock:
@@ -29,11 +32,15 @@ class WriterLock:
         # A file of its own: closing any descriptor of the database would release SQLite's locks on it.
         name = f"{path}.lock"
         try:
-            self._descriptor = os.open(name, os.O_RDWR | os.O_CREAT, FILE_MODE)
+            self._descriptor = os.open(name, _LOCK_FLAGS, FILE_MODE)
         except OSError as error:
             reason: Reason = "full" if error.errno == errno.ENOSPC else "unavailable"
             what = f"cannot be written: {os.path.dirname(path)}: {error.strerror}"
             raise HistoryError(path, reason, what) from error
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            os.close(self._descriptor)
+            raise HistoryError(path, "unavailable", f"cannot be written: {name} is no file of its own")
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -12,7 +12,7 @@ from ckpt_exporter.history.database import check_columns, check_identity
 from ckpt_exporter.history.failures import HistoryError, translated
 from ckpt_exporter.history.gpu_time import HOUR_SECONDS
 from ckpt_exporter.history.records import GpuTimeRecord, SaveRecord
-from ckpt_exporter.history.rows import GPU_COLUMNS, SAVE_COLUMNS, gpu_time_of, save_of
+from ckpt_exporter.history.rows import GPU_COLUMNS, LAST_UNIX, SAVE_COLUMNS, gpu_time_of, save_of
 from ckpt_exporter.logs import one_line
 
 if TYPE_CHECKING:
@@ -56,6 +56,12 @@ def read_history(path: str, *, since_unix: float = 0.0, until_unix: float = floa
     try:
         _refuse_what_is_no_file(path)
         return _read_at_rest_or_live(path, since_unix, until_unix)
+    except (
+        sqlite3.Error,
+        UnicodeError,
+        OverflowError,
+    ) as error:  # a file made to be no history has its own ways
+        raise HistoryError(path, "damaged", f"is damaged ({one_line(str(error)[:200])})") from error
     except OSError as error:  # it went away meanwhile
         raise HistoryError(path, "unavailable", f"cannot be read: {error.strerror}") from error
 
@@ -103,6 +109,9 @@ def _read(
     saves = connection.execute(_SAVES, (since, until)).fetchall()
     hours = connection.execute(_GPU_TIME, (since - HOUR_SECONDS, until)).fetchall()
     connection.execute("COMMIT")
+    for unix in (first, last):
+        if unix is not None and not (isinstance(unix, (int, float)) and 0 <= unix < LAST_UNIX):
+            raise HistoryError(path, "damaged", "is damaged: a save ended at no time")
     return Kept(_all(path, save_of, saves), _all(path, gpu_time_of, hours), first, last, notes)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ckpt_exporter.history.records import GpuTimeRecord, SaveRecord, ShardRecord
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from ckpt_exporter.model import BubblePhase, StallCause
 
 Value = str | int | float | None
+_Record = TypeVar("_Record", SaveRecord, GpuTimeRecord, ShardRecord)
 
 PHASES: Final[tuple[BubblePhase, ...]] = ("before_write", "writing", "write_gap", "after_write")
 CAUSES: Final[tuple[StallCause, ...]] = (
@@ -34,6 +36,7 @@ GPU_COLUMNS: Final = (
 )  # fmt: skip
 
 _MAX_INTEGER: Final = 2**63 - 1
+LAST_UNIX: Final = 253_402_300_800  # the year 10000, which no calendar of ours shows
 
 
 def save_row(record: SaveRecord) -> tuple[Value, ...]:
@@ -53,14 +56,18 @@ def save_of(row: Mapping[str, Any]) -> SaveRecord:
     """Return the save of one row. Raises ValueError, TypeError or KeyError where it is none."""
     plain = {name: row[name] for name in PLAIN}
     phases = {phase: row[f"bubble_{phase}_seconds"] for phase in PHASES}
-    return SaveRecord(
+    record = SaveRecord(
         **plain,
         bubble_phases={phase: seconds for phase, seconds in phases.items() if seconds is not None},
         bubble_gpu_seconds=_by_gpu(row["bubble_gpu_seconds"]),
         drag_gpu_seconds=_by_gpu(row["drag_gpu_seconds"]),
         notes=tuple(str(note) for note in json.loads(row["notes"])),
-        shards=tuple(ShardRecord(*entry) for entry in json.loads(row["shards"])),
+        shards=tuple(_sound(ShardRecord(*entry)) for entry in json.loads(row["shards"])),
     )
+    gpus = [*record.bubble_gpu_seconds.values(), *record.drag_gpu_seconds.values(), *phases.values()]
+    for seconds in gpus:
+        _refuse_other("float | None", seconds)
+    return _sound(record)
 
 
 def gpu_row(record: GpuTimeRecord) -> tuple[Value, ...]:
@@ -79,7 +86,7 @@ def gpu_row(record: GpuTimeRecord) -> tuple[Value, ...]:
 def gpu_time_of(row: Mapping[str, Any]) -> GpuTimeRecord:
     """Return the GPU's hour of one row. Raises ValueError, TypeError or KeyError where it is none."""
     stalls = {cause: float(row[f"stall_{cause}_seconds"]) for cause in CAUSES}
-    return GpuTimeRecord(
+    record = GpuTimeRecord(
         node=row["node"],
         gpu=row["gpu"],
         uuid=row["uuid"],
@@ -87,6 +94,35 @@ def gpu_time_of(row: Mapping[str, Any]) -> GpuTimeRecord:
         observed_seconds=float(row["observed_seconds"]),
         stall_seconds={cause: seconds for cause, seconds in stalls.items() if seconds},
     )
+    for seconds in stalls.values():
+        _refuse_other("float", seconds)
+    return _sound(record)
+
+
+def _sound(record: _Record) -> _Record:
+    """Return a record whose every value is of its kind and within reason. Raises ValueError.
+
+    A file may come from elsewhere, and SQLite keeps any value in any column.
+    """
+    for item in fields(record):
+        value = getattr(record, item.name)
+        if item.name.endswith("_unix") and value is not None and not 0 <= value < LAST_UNIX:
+            raise ValueError(item.name)
+        if not isinstance(value, tuple | dict):
+            _refuse_other(str(item.type), value)
+    return record
+
+
+def _refuse_other(kind: str, value: object) -> None:
+    if value is None and kind.endswith("None"):
+        return
+    if kind.startswith(("int", "float")):
+        wanted: type | tuple[type, ...] = int if kind.startswith("int") else (int, float)
+        if isinstance(value, wanted) and abs(value) <= _MAX_INTEGER:  # type: ignore[arg-type]
+            return
+    elif isinstance(value, str):
+        return
+    raise ValueError(kind)
 
 
 def stored_text(text: str) -> str:

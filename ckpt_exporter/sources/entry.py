@@ -67,6 +67,7 @@ class WatchSettings:
     recent_seconds: float = 60.0
     max_active: int = 20_000
     max_known_files: int = 200_000
+    max_directories: int = 1_000_000
     max_roots: int = 1_000
     restart_seconds: float = 1.0
     max_restart_seconds: float = 60.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from ckpt_exporter.sources.filestat import lstat
+from ckpt_exporter.sources.filestat import lstat, open_folder
 from ckpt_exporter.sources.tree import UNWATCHED, KnownFile, Node
 from ckpt_exporter.sources.watches import OUTAGE_ERRORS, OutageError, Watches
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # What a file that isn't known yet means: it was there at the start, it was created, it was moved in with
 # its directory, or nothing is to be said about it.
 Meaning = Literal["start", "found", "moved", "silent"]
+
+_ITEMS_A_BEAT = 1000
 
 
 @dataclass(slots=True)
@@ -58,6 +60,7 @@ class TreeWatch(Watches):
     def __init__(self, entry: Entry, active: ActiveFiles) -> None:
         super().__init__(entry)
         self._active = active
+        self._listed = False
         # Other hosts can write here: only files with an event of this host count.
         self.remote = False
         # Takes a file that was found for one whose departure waits for its arrival; tells whether it is one.
@@ -121,22 +124,21 @@ class TreeWatch(Watches):
 
     def compare(self, node: Node, meaning: Meaning, findings: Findings | None) -> list[Node]:
         """List one directory and report what is new in it; return the directories to be looked at next."""
-        path = node.path
-        listing = self._list(path, node)
-        if listing is None:
-            return []
-        root = node.root.name
+        path, root = node.path, node.root.name
         files: set[str] = set()
         folders: set[str] = set()
         below: list[Node] = []
-        for item in listing:
+        self._listed = False
+        for item in self._list(path, node):
             if item.is_dir(follow_symlinks=False):
                 folders.add(item.name)
-                below.extend(self._folder(node, item, meaning, findings))
-            elif not self._entry.hidden(root, item.path):
-                files.add(item.name)
-                self._file(node, item, meaning, findings)
-        if findings is not None:
+                below.extend(self._folder(node, (path, item), meaning, findings))
+            elif not self._entry.hidden(root, f"{path}/{item.name}"):
+                # Only what is known can be missed: names beyond the bound need no memory.
+                if node.files and item.name in node.files:
+                    files.add(item.name)
+                self._file(node, (path, item), meaning, findings)
+        if findings is not None and self._listed:
             self._note_missing(node, files, folders, findings)
         return below
 
@@ -149,26 +151,39 @@ class TreeWatch(Watches):
                     self._entry.beat()
         self._settle(findings, hold=False)
 
-    def _list(self, path: str, node: Node) -> list[os.DirEntry[str]] | None:
+    def _list(self, path: str, node: Node) -> Iterator[os.DirEntry[str]]:
+        """Yield what is in a directory; ``_listed`` is set at its end, if no error came before."""
         try:
             node.mtime_ns = os.lstat(path).st_mtime_ns
-            with os.scandir(path) as entries:
-                return list(entries)
+            descriptor = open_folder(node.root.name, path)
+            try:
+                with os.scandir(descriptor) as entries:
+                    for count, entry in enumerate(entries):
+                        if count % _ITEMS_A_BEAT == 0:
+                            self._entry.beat()  # a million names in one directory are work, not a hang
+                        yield entry
+            finally:
+                os.close(descriptor)
+            self._listed = True
         except OSError as error:
             if error.errno in OUTAGE_ERRORS:
                 raise OutageError(error.errno, error.strerror, path) from error
             node.mtime_ns = 0
-            return None
 
     def _folder(
-        self, node: Node, item: os.DirEntry[str], meaning: Meaning, findings: Findings | None
+        self, node: Node, found: tuple[str, os.DirEntry[str]], meaning: Meaning, findings: Findings | None
     ) -> list[Node]:
+        path, item = found
         child = node.child(item.name)
         if child is not None:
             return [child] if findings is not None or child.wd == UNWATCHED else []
+        if self.tree.directories >= self._entry.settings.max_directories:
+            message = "the tree has too many directories, the others are not followed"
+            self._entry.log(30, message, every_seconds=3600, limit=self._entry.settings.max_directories)
+            return []
         child = self.tree.add(item.name, node, item.inode())
         if meaning == "found":
-            self._entry.file("create", item.path, self._entry.stamp(), is_dir=True, found=True)
+            self._entry.file("create", f"{path}/{item.name}", self._entry.stamp(), is_dir=True, found=True)
         return [child]
 
     def _not_here(self, node: Node, holder: Node | None) -> list[Node]:
@@ -203,24 +218,30 @@ class TreeWatch(Watches):
 
     # --- files ------------------------------------------------------------------------------------------
 
-    def _file(self, node: Node, item: os.DirEntry[str], meaning: Meaning, findings: Findings | None) -> None:
+    def _file(
+        self, node: Node, found: tuple[str, os.DirEntry[str]], meaning: Meaning, findings: Findings | None
+    ) -> None:
+        item, path = found[1], f"{found[0]}/{found[1].name}"
         known = node.file(item.name)
         if known is not None and known[2] == item.inode() and self.remote:
             return  # each question may cost the server a round trip
-        if known is None and findings is not None and self.tree.files_full:
+        if known is None and findings is not None and self._is_full(findings):
             return  # beyond the bound what is new can't be told from what was not kept
         try:
-            st = os.lstat(item.path)
+            st = os.lstat(path)
         except OSError:
             return
         if known is not None and known[2] == st.st_ino:
             if findings is not None:
                 findings.compared += 1
-                self._changed(node, item.name, item.path, known, st)
+                self._changed(node, item.name, path, known, st)
         elif findings is not None:
             findings.fresh.append((node, item.name, st))
         else:
             self.report(node, item.name, st, meaning)
+
+    def _is_full(self, findings: Findings) -> bool:
+        return self.tree.files_full or len(findings.fresh) >= self._entry.settings.max_known_files
 
     def _look_at_files(self, node: Node, findings: Findings) -> None:
         path = node.path

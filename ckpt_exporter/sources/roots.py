@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import stat
 from dataclasses import dataclass, field
 
 _WILD = re.compile(r"[*?\[]")
@@ -70,7 +71,7 @@ def _next(directory: str, parts: list[str], index: int, result: Expansion) -> li
         names = [name for name in _folders(directory, follow=True) if _matches(name, part)]
         return [(os.path.join(directory, name), index + 1) for name in names]
     below = os.path.join(directory, part)
-    if os.path.isdir(below):
+    if os.path.isdir(below) and (not any(map(has_wildcard, parts[:index])) or _may_follow(below)):
         return [(below, index + 1)]
     result.expecting.setdefault(directory, set()).add(part)
     return []
@@ -84,9 +85,26 @@ def _matches(name: str, pattern: str) -> bool:
 def _folders(directory: str, *, follow: bool) -> list[str]:
     try:
         with os.scandir(directory) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=follow))
+            return sorted(
+                entry.name
+                for entry in entries
+                if entry.is_dir(follow_symlinks=follow)
+                and (not entry.is_symlink() or _may_follow(entry.path))
+            )
     except OSError:
         return []
+
+
+def _may_follow(path: str) -> bool:
+    """Tell whether a match may be followed: a link only if root, this user or its target's owner laid it.
+
+    A pattern matches what people may make; none of them shall lead the watch to another's files.
+    """
+    try:
+        link = os.lstat(path)
+        return not stat.S_ISLNK(link.st_mode) or link.st_uid in (0, os.geteuid(), os.stat(path).st_uid)
+    except OSError:
+        return False
 
 
 def _outermost(paths: list[str]) -> list[str]:

@@ -37,6 +37,8 @@ _SHELLS = frozenset({"ash", "bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", 
 # Variables that a launcher gives to each rank it starts, often in a session of the rank's own.
 _RANK_VARIABLES = ("TORCHELASTIC_RUN_ID", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK")
 _ANCESTOR_LIMIT = 64
+# A name becomes a label: longer ones, which any process can give itself, are cut.
+_NAME_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,12 @@ def identify_run(pids: Collection[int], *, proc: str = "/proc") -> RunIdentity:
     roots = [_root(chain, owner, proc) for chain, of in zip(chains, owners, strict=True) if of == owner]
     root = Counter(roots).most_common(1)[0][0]
     name = owner.run or f"{root.command}-{root.session}"
-    return RunIdentity(run=name, scheduler=owner.scheduler, run_id=owner.run_id, root_pid=root.pid)
+    return RunIdentity(
+        run=name[:_NAME_CHARACTERS],
+        scheduler=owner.scheduler,
+        run_id=owner.run_id[:_NAME_CHARACTERS] if owner.run_id is not None else None,
+        root_pid=root.pid,
+    )
 
 
 def _ancestors(pid: int, proc: str) -> list[Process]:

@@ -7,7 +7,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from ckpt_exporter.sources.inotify_calls import BASE_MASK, IDLE_MASK
+from ckpt_exporter.sources.inotify_calls import BASE_MASK, IDLE_MASK, IN_DONT_FOLLOW
 from ckpt_exporter.sources.tree import UNWATCHED, Node, Tree
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ class Watches:
         if self.fd < 0:
             return node
         try:
-            wd = self._calls.add_watch(self.fd, os.fsencode(node.path), IDLE_MASK if armed else BASE_MASK)
+            mask = IDLE_MASK if armed else BASE_MASK
+            if node.parent is not None:
+                mask |= IN_DONT_FOLLOW  # the root alone may be a link
+            wd = self._calls.add_watch(self.fd, os.fsencode(node.path), mask)
         except OSError as error:
             return self._not_watched(node, error)
         self.unwatched.pop(node, None)

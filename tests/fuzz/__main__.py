@@ -1,4 +1,4 @@
-"""Long runs by hand: ``python -m tests.fuzz request|stream|web_file --seconds 600``.
+"""Long runs by hand: ``python -m tests.fuzz TARGET --seconds 600``; ``--help`` lists the targets.
 
 With atheris installed (``pip install atheris``) inputs follow coverage; else seeds are mutated at random.
 """
@@ -9,11 +9,10 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
-Target = Callable[[bytes], None]
+from tests.fuzz.program import TARGETS, seeds_of
+from tests.fuzz.targets import SEEDS, Stream, Target, request, web_file
 
 MAX_GROWTH_BYTES = 64 * 1024 * 1024
 WARM_UP_SECONDS = 5.0
@@ -44,21 +43,23 @@ def mutated(seeds: tuple[bytes, ...], chance: random.Random) -> bytes:
     return bytes(data)
 
 
-def guided(name: str, seconds: float) -> None:
-    """Let atheris choose; it ends the process. Only what reads the input is instrumented."""
+def guided(target: Target, seeds: tuple[bytes, ...], seconds: float) -> None:
+    """Let atheris choose; it ends the process."""
     import atheris  # type: ignore[import-not-found, unused-ignore]
 
-    with atheris.instrument_imports(
-        include=["ckpt_exporter.web", "ckpt_exporter.config", "yaml", "http.server"]
-    ):
-        targets = import_module("tests.fuzz.targets")
-    corpus = Path(f"/tmp/ckpt-fuzz-{name}")
+    corpus = Path("/tmp/ckpt-fuzz-corpus")
     corpus.mkdir(exist_ok=True)
-    for number, seed in enumerate(targets.SEEDS[name]):
+    for number, seed in enumerate(seeds):
         (corpus / str(number)).write_bytes(seed)
-    options = [f"-max_total_time={int(seconds)}", "-max_len=20000", "-rss_limit_mb=1024"]
-    options += [f"-artifact_prefix={corpus}-", str(corpus)]
-    atheris.Setup([sys.argv[0], *options], getattr(targets, name))
+    atheris.instrument_all()
+    options = [
+        sys.argv[0],
+        f"-max_total_time={int(seconds)}",
+        "-max_len=20000",
+        "-rss_limit_mb=1024",
+        str(corpus),
+    ]
+    atheris.Setup(options, target)
     atheris.Fuzz()
 
 
@@ -66,7 +67,12 @@ def at_random(target: Target, seeds: tuple[bytes, ...], seconds: float) -> None:
     """Mutate seeds until the time is up; memory must not grow."""
     chance, started, count, base = random.Random(), time.monotonic(), 0, 0
     while (elapsed := time.monotonic() - started) < seconds:
-        target(mutated(seeds, chance))
+        data = mutated(seeds, chance)
+        try:
+            target(data)
+        except BaseException:
+            print(f"input {count}: {data!r}"[:20_000])
+            raise
         count += 1
         if not base and elapsed > WARM_UP_SECONDS:
             base = memory_bytes()
@@ -78,22 +84,25 @@ def at_random(target: Target, seeds: tuple[bytes, ...], seconds: float) -> None:
 def main() -> None:
     """Run one target."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("target", choices=("request", "stream", "web_file"))
+    parser.add_argument("target", choices=("request", "stream", "web_file", *TARGETS))
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--random", action="store_true", help="without atheris")
     options = parser.parse_args()
-    if not options.random and options.target != "stream":
+    stream = Stream() if options.target == "stream" else None
+    target: Target = stream or {"request": request, "web_file": web_file, **TARGETS}[options.target]
+    seeds = (
+        seeds_of(options.target)
+        if options.target in TARGETS
+        else SEEDS["request" if stream else options.target]
+    )
+    if not options.random and stream is None:
         try:
-            guided(options.target, options.seconds)
+            guided(target, seeds, options.seconds)
         except ImportError:
             print("atheris is not installed: mutations at random")
-    targets = import_module("tests.fuzz.targets")
-    if options.target == "stream":
-        stream = targets.Stream()
-        at_random(stream, targets.SEEDS["request"], options.seconds)
+    at_random(target, seeds, options.seconds)
+    if stream is not None:
         stream.close()
-    else:
-        at_random(getattr(targets, options.target), targets.SEEDS[options.target], options.seconds)
 
 
 if __name__ == "__main__":

@@ -269,3 +269,15 @@ def test_the_sample_save_is_what_these_tests_take_it_for() -> None:
     """The numbers above are derived from these."""
     save: Save = LAST_SAVE
     assert (save.start, save.end, save.duration_seconds, save.bytes) == (722.0, 900.0, 178.0, 65 * 10**9)
+
+
+def test_open_saves_beyond_twenty_are_counted_only() -> None:
+    """A job that begins a thousand saves at once makes the page say so, not grow with each."""
+    many = tuple(
+        replace(open_save(1, 900.0, 10, stalled=False), step=number, path=f"/data/{number}")
+        for number in range(1_000)
+    )
+    text = " ".join(shown(llama(open_saves=many)).text)
+    assert "980 more open saves" in text
+    assert "/data/19" in text
+    assert "/data/20" not in text

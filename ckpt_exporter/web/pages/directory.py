@@ -28,6 +28,7 @@ from ckpt_exporter.web.pages.markup import (
     paragraph,
 )
 from ckpt_exporter.web.pages.units import (
+    SHOWN_OPEN_SAVES,
     UNKNOWN,
     bandwidth_text,
     clock_text,
@@ -69,7 +70,8 @@ def directory_section(index: int, entry: DirectorySnapshot, snapshot: Snapshot) 
     simulated = any_simulated(snapshot)
     parts = [
         _figures(entry, snapshot),
-        *(_open_save(save, entry, snapshot) for save in entry.open_saves),
+        *(_open_save(save, entry, snapshot) for save in entry.open_saves[:SHOWN_OPEN_SAVES]),
+        _not_shown(len(entry.open_saves) - SHOWN_OPEN_SAVES),
         timeline_figure(index, entry, snapshot, simulated=simulated),
         _recent(index, entry, snapshot),
         _more(index, entry, watch, snapshot),
@@ -80,6 +82,10 @@ def directory_section(index: int, entry: DirectorySnapshot, snapshot: Snapshot) 
         f"{watch_badge(watch)}{now_badge(entry.open_saves)}"
         f'<p class="path">{foreign(entry.path)}</p></div>{"".join(parts)}</section>\n'
     )
+
+
+def _not_shown(count: int) -> str:
+    return f"<p>{escaped(plural(count, 'more open save'))}</p>" if count > 0 else ""
 
 
 def now_badge(open_saves: tuple[OpenSave, ...]) -> Html:
@@ -375,7 +381,7 @@ def spoken(entries: Sequence[DirectorySnapshot]) -> str:
     """Return in a sentence what the directories do: it changes only when that does, for screen readers."""
     parts = []
     for entry in entries:
-        for save in entry.open_saves:
+        for save in entry.open_saves[:SHOWN_OPEN_SAVES]:
             doing = "stalled" if save.stalled else "is being written"
             parts.append(f"{entry.name[:40]}: {_step_words(save.step)} {doing}.")
         if not entry.open_saves and entry.recent:

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from ckpt_exporter.web.pages.markup import Html, escaped
-from ckpt_exporter.web.pages.units import bandwidth_text, clock_text, ratio_text
+from ckpt_exporter.web.pages.units import SHOWN_OPEN_SAVES, bandwidth_text, clock_text, ratio_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -120,7 +120,7 @@ def _bands(window: TimelineWindow, entry: DirectorySnapshot, saves: Sequence[Rec
     spans = [
         # Of a save whose files are all closed, the end may be known already.
         (save.start, window.end if save.open_files else save.last_byte, save.step, "open")
-        for save in entry.open_saves
+        for save in entry.open_saves[:SHOWN_OPEN_SAVES]
     ]
     spans += [(r.save.start, r.save.end, r.save.step, r.save.result) for r in saves]
     labels = _Labels()

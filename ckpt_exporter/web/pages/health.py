@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ckpt_exporter.web.pages.gpus import SIMULATED, gpus_text
 from ckpt_exporter.web.pages.markup import Html, badge, escaped, facts_table, foreign, grid_table
-from ckpt_exporter.web.pages.units import count_text, duration_text, time_text
+from ckpt_exporter.web.pages.units import SHOWN_OPEN_SAVES, count_text, duration_text, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -262,7 +262,7 @@ def _recording(snapshot: Snapshot) -> Health:
 
 
 def _saves(entry: DirectorySnapshot, snapshot: Snapshot) -> Iterator[Health]:
-    for save in entry.open_saves:
+    for save in entry.open_saves[:SHOWN_OPEN_SAVES]:
         if save.stalled:
             quiet = duration_text(max(0.0, snapshot.t - save.last_byte))
             yield Health(

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
 UNKNOWN = "unknown"
+# Of more saves that are open at once the first are shown: the page must not grow with what a job makes.
+SHOWN_OPEN_SAVES = 20
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
