@@ -76,7 +76,7 @@ def _complain(*lines: str, status: int) -> int:
 
 
 def _output_lost(error: OSError) -> int:
-    """Tell why standard output took no more; a reader that went away knows. Raises what is another's fault."""
+    """Tell why standard output took no more, but not a reader that went away. Raises any other error."""
     if isinstance(error, BrokenPipeError):
         _abandon_stdout()
         return EXIT_FAILURE
