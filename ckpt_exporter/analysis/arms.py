@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from ckpt_exporter.analysis.bench_result import bench_measurements, is_bench_result, read_bench_result
 from ckpt_exporter.analysis.windows import clipped, of_stopped_gpus, part_window
-from ckpt_exporter.errors import UsageError
+from ckpt_exporter.errors import CkptExporterError, UsageError
 from ckpt_exporter.logs import one_line
 
 if TYPE_CHECKING:
@@ -151,6 +151,8 @@ def _selected(measured: Measurements, source: Source) -> Measurements:
         and source.mountpoint in (None, s.mountpoint) and source.transport in (None, s.transport)
         and source.node in (None, s.node) and source.layout in (None, s.layout)
     )  # fmt: skip
+    if not saves:
+        _refuse_what_no_save_has(measured, source)
     gpu_time = tuple(g for g in measured.gpu_time if source.node in (None, g.node))
     measured = replace(measured, gpu_time=gpu_time)
     if saves and {source.mountpoint, source.transport, source.layout} != {None}:
@@ -160,6 +162,18 @@ def _selected(measured: Measurements, source: Source) -> Measurements:
     if {source.directory, source.run, source.mountpoint, source.transport, source.layout} != {None}:
         measured = replace(measured, gpu_time=of_stopped_gpus(measured.gpu_time, saves))
     return replace(measured, saves=saves)
+
+
+def _refuse_what_no_save_has(measured: Measurements, source: Source) -> None:
+    """Refuse a mistyped mount or node: without saves a gate would only lack data, which stops no pipeline."""
+    for key in ("mountpoint", "transport", "node", "layout"):
+        asked = getattr(source, key)
+        known = sorted({str(getattr(save, key)) for save in measured.saves} - {"None"})
+        if asked is not None and asked not in known:
+            there = ", ".join(map(one_line, known)) or "none"
+            raise CkptExporterError(
+                f"{one_line(source.text)}: no save has {key}={one_line(asked)}; there are {there}"
+            )
 
 
 def _of_part(measured: Measurements, saves: tuple[SaveRecord, ...], source: Source) -> Measurements:

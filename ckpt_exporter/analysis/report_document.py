@@ -155,8 +155,8 @@ def _warnings(data: Data) -> Iterator[Block]:
         )
     if bubble["low_quality"] > alone:
         yield Paragraph(
-            f"{_count(bubble['low_quality'] - alone, 'bubble')} of low quality, such as one measured against "
-            "an old baseline: it may be too small or too large.",
+            f"{_count(bubble['low_quality'] - alone, 'bubble')} of low quality (an old baseline, "
+            "for example): what the GPUs really lost may be more or less.",
             "warning",
         )
     for note in data["notes"]:

@@ -58,6 +58,11 @@ def _read_files(paths: Sequence[str], since: float | None, until: float | None) 
     saves = [save for kept in found for save in kept.saves]
     hours = [hour for kept in found for hour in kept.gpu_time]
     notes = tuple(note for kept in found for note in kept.notes)
+    # A node without saves is left out of every sum: most likely its file is a copy without its log.
+    notes += tuple(
+        f"{one_line(path)}: no save in the window" for path, kept in zip(paths, found, strict=True)
+        if not kept.saves and saves
+    )  # fmt: skip
     unique = {(save.node, save.directory, save.path, save.start_unix, save.end_unix): save for save in saves}
     if len(unique) < len(saves):
         notes += (f"{len(saves) - len(unique)} saves are in more than one file and count once",)

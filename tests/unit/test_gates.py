@@ -458,6 +458,17 @@ class TestSources:
         assert chosen("?dir=other") == []
         assert len(chosen(f",{file}")) == 12
 
+    @pytest.mark.parametrize(
+        ("query", "there"), [("mountpoint=/nwe", "/old"), ("node=n9", "n1"), ("transport=nfs", "nvme-tcp")]
+    )
+    def test_what_no_save_has(self, tmp_path: Path, query: str, there: str) -> None:
+        """A mistyped mount is an error, not a gate that lacks data and lets a pipeline go on."""
+        file = tmp_path / "b.json"
+        file.write_text(json.dumps(bench_json(bench(1e9))))
+
+        with pytest.raises(CkptExporterError, match=f"no save has {query}; there are {there}$"):
+            read_source(parse_source(f"{file}?{query}", 0.0))
+
     def test_histories_and_servers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """History files and a Prometheus server are read with the selection that was made."""
         asked: list[dict[str, Any]] = []

@@ -98,6 +98,12 @@ class TestFiles:
         assert len(found.gpu_time) == 2
         assert found.notes == ("1 saves are in more than one file and count once",)
 
+    def test_node_without_saves(self, tmp_path: Path) -> None:
+        """Of several files the one that holds no save is named: its node is missing in every sum."""
+        first, second = history(tmp_path / "n1", numbered(1)), history(tmp_path / "n2")
+
+        assert read_measurements(history=[first, second]).notes == (f"{second}: no save in the window",)
+
     def test_nothing_found(self, tmp_path: Path) -> None:
         """What is asked for and not there is said with what there is."""
         file = history(tmp_path / "h", PLAIN, replace(PLAIN, directory="vision", run="vit"))
