@@ -30,7 +30,7 @@ LEVELS: Final[Mapping[LogLevel, int]] = {
 FORMATS: Final[tuple[LogFormat, ...]] = ("logfmt", "json")
 
 _RESERVED: Final = frozenset({"ts", "level", "msg"})
-_IDENTITY_FIELDS: Final = ("dir", "source", "collector", "gpu")
+_IDENTITY_FIELDS: Final = ("dir", "source", "collector", "gpu", "problem", "key")
 _MAX_VALUE_CHARACTERS: Final = (
     4096  # the longest path the kernel takes; an exception's text may be far longer
 )
@@ -187,9 +187,10 @@ class JsonFormatter(logging.Formatter):
 class RepeatFilter(logging.Filter):
     """Let the same message through once per interval; the next one says how many were ``suppressed``.
 
-    Two messages are the same when logger, level, text before formatting and the fields that say whom it
-    concerns (``dir``, ``source``, ``collector``, ``gpu``) agree. Records below ``min_level`` always pass.
-    At most ``max_messages`` are remembered; the one logged longest ago is forgotten first.
+    Two messages are the same when logger, level, text before formatting and the fields that say what it is
+    about (``dir``, ``source``, ``collector``, ``gpu``, ``problem``, ``key``) agree. Records below
+    ``min_level`` always pass. At most ``max_messages`` are remembered; the one logged longest ago is
+    forgotten first.
     """
 
     def __init__(
@@ -236,7 +237,7 @@ def _identity(record: logging.LogRecord) -> tuple[str, ...]:
     fields = getattr(record, "fields", None)
     known = fields if isinstance(fields, Mapping) else {}
     fixed = (record.name, str(record.levelno), str(record.msg)[:200])
-    return fixed + tuple(str(known.get(name)) for name in _IDENTITY_FIELDS)
+    return fixed + tuple(str(known.get(name))[:500] for name in _IDENTITY_FIELDS)
 
 
 if TYPE_CHECKING:
