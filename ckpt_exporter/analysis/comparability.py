@@ -58,8 +58,8 @@ def _contents(baseline: Arm, candidate: Arm) -> Iterator[str]:
     if min(files) > 0 and max(files) / min(files) - 1 > _FILES_TOLERANCE:
         told = f"{plain(files[0])} against {plain(files[1])}"
         yield f"Checkpoints differ in files ({told}): another way of saving."
-    layouts = [sorted({save.layout for save in arm.saves}) for arm in (baseline, candidate)]
-    if layouts[0] != layouts[1]:
+    layouts = [sorted({save.layout for save in arm.saves} - {""}) for arm in (baseline, candidate)]
+    if layouts[0] and layouts[1] and layouts[0] != layouts[1]:  # a Prometheus server knows none
         told = f"{', '.join(layouts[0])} against {', '.join(layouts[1])}"
         yield f"Layouts differ ({told}): the framework changed, too."
 
