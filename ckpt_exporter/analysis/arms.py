@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from ckpt_exporter.analysis.bench_result import bench_measurements, is_bench_result, read_bench_result
-from ckpt_exporter.errors import UsageError
+from ckpt_exporter.analysis.windows import clipped, of_stopped_gpus, part_window
+from ckpt_exporter.errors import CkptExporterError, UsageError
 from ckpt_exporter.logs import one_line
 
 if TYPE_CHECKING:
-    from ckpt_exporter.history.records import Measurements
+    from ckpt_exporter.history.records import Measurements, SaveRecord
 
 KEYS: Final = ("dir", "since", "until", "run", "mountpoint", "transport", "node", "layout")
 _AGO: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd])")
@@ -150,5 +151,37 @@ def _selected(measured: Measurements, source: Source) -> Measurements:
         and source.mountpoint in (None, s.mountpoint) and source.transport in (None, s.transport)
         and source.node in (None, s.node) and source.layout in (None, s.layout)
     )  # fmt: skip
+    if not saves:
+        _refuse_what_no_save_has(measured, source)
     gpu_time = tuple(g for g in measured.gpu_time if source.node in (None, g.node))
-    return replace(measured, saves=saves, gpu_time=gpu_time)
+    measured = replace(measured, gpu_time=gpu_time)
+    if saves and {source.mountpoint, source.transport, source.layout} != {None}:
+        same_nodes = [s for s in measured.saves if source.node in (None, s.node)]
+        if len(saves) < len(same_nodes):
+            measured = _of_part(measured, saves, source)
+    if {source.directory, source.run, source.mountpoint, source.transport, source.layout} != {None}:
+        measured = replace(measured, gpu_time=of_stopped_gpus(measured.gpu_time, saves))
+    return replace(measured, saves=saves)
+
+
+def _refuse_what_no_save_has(measured: Measurements, source: Source) -> None:
+    """Refuse a mistyped mount or node: without saves a gate would only lack data, which stops no pipeline."""
+    for key in ("mountpoint", "transport", "node", "layout"):
+        asked = getattr(source, key)
+        known = sorted({str(getattr(save, key)) for save in measured.saves} - {"None"})
+        if asked is not None and asked not in known:
+            there = ", ".join(map(one_line, known)) or "none"
+            raise CkptExporterError(
+                f"{one_line(source.text)}: no save has {key}={one_line(asked)}; there are {there}"
+            )
+
+
+def _of_part(measured: Measurements, saves: tuple[SaveRecord, ...], source: Source) -> Measurements:
+    """Leave out the time in which other saves than these were made, where no bound was given."""
+    begin, end = part_window(saves, measured.since_unix, measured.until_unix)
+    begin = begin if source.since_unix is None else measured.since_unix
+    end = end if source.until_unix is None else measured.until_unix
+    hours = (clipped(hour, begin, end) for hour in measured.gpu_time)
+    return replace(
+        measured, since_unix=begin, until_unix=end, gpu_time=tuple(hour for hour in hours if hour is not None)
+    )

@@ -58,8 +58,8 @@ def _contents(baseline: Arm, candidate: Arm) -> Iterator[str]:
     if min(files) > 0 and max(files) / min(files) - 1 > _FILES_TOLERANCE:
         told = f"{plain(files[0])} against {plain(files[1])}"
         yield f"Checkpoints differ in files ({told}): another way of saving."
-    layouts = [sorted({save.layout for save in arm.saves}) for arm in (baseline, candidate)]
-    if layouts[0] != layouts[1]:
+    layouts = [sorted({save.layout for save in arm.saves} - {""}) for arm in (baseline, candidate)]
+    if layouts[0] and layouts[1] and layouts[0] != layouts[1]:  # a Prometheus server knows none
         told = f"{', '.join(layouts[0])} against {', '.join(layouts[1])}"
         yield f"Layouts differ ({told}): the framework changed, too."
 
@@ -96,8 +96,10 @@ def _measuring(baseline: Arm, candidate: Arm) -> Iterator[str]:
         known = sum(save.bubble_seconds is not None for save in arm.saves)
         if known == 0 and any(save.bubble_seconds is not None for save in other.saves):
             yield f"The {arm.name} has no bubble figures: shares are of save durations."
-        if any(r.quality == "low" for save in arm.saves for r in save.records):
-            yield f"Some bubbles of the {arm.name} are of low quality (from utilisation alone)."
+        low = [r for save in arm.saves for r in save.records if r.quality == "low"]
+        if low:
+            alone = " (from utilisation alone)" if any(r.source == "utilization" for r in low) else ""
+            yield f"Some bubbles of the {arm.name} are of low quality{alone}."
 
 
 def _places(baseline: Arm, candidate: Arm) -> Iterator[str]:

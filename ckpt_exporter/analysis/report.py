@@ -200,6 +200,7 @@ def _bubble(measured: Measurements, jobs: Sequence[JobSave], scope: Scope) -> Da
         else "observed GPU time",
         "gpus": len(per_gpu),
         "low_quality": sum(record.quality == "low" for record in records),
+        "utilisation_alone": sum(r.quality == "low" and r.source == "utilization" for r in records),
     }
 
 

@@ -146,10 +146,17 @@ def _warnings(data: Data) -> Iterator[Block]:
         )
     if bubble["gpu_seconds"] is None:
         yield Paragraph("No bubble was measured, so what the GPUs lost is not known.", "warning")
-    if bubble["low_quality"]:
+    alone = bubble["utilisation_alone"]
+    if alone:
         yield Paragraph(
-            f"Of these bubbles {plain(bubble['low_quality'])} were told from utilisation alone, which misses "
-            "GPUs that wait in a collective: the true loss is larger.",
+            f"{_count(alone, 'bubble')} told from utilisation alone, which misses GPUs that wait in a "
+            "collective: the true loss is larger.",
+            "warning",
+        )
+    if bubble["low_quality"] > alone:
+        yield Paragraph(
+            f"{_count(bubble['low_quality'] - alone, 'bubble')} of low quality (an old baseline, "
+            "for example): what the GPUs really lost may be more or less.",
             "warning",
         )
     for note in data["notes"]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ckpt_exporter.analysis.windows import clipped, part_window
 from ckpt_exporter.errors import CkptExporterError
 from ckpt_exporter.history.gpu_time import HOUR_SECONDS
 from ckpt_exporter.history.reading import Kept, read_history
@@ -28,7 +28,8 @@ def read_measurements(
 
     ``run`` is a run's name or its scheduler's id. A save belongs to the window in which it ended. GPU time is
     kept by the hour: of an hour that the window cuts, not more is taken than fits into the window. Without a
-    ``since`` or ``until`` the window is as long as the records are. Raises CkptExporterError where a source
+    ``since`` or ``until`` the window is as long as the records are, of one directory among others as long as
+    its saves. Raises CkptExporterError where a source
     cannot be read or holds nothing that is asked for.
     """
     if prometheus is not None:
@@ -44,7 +45,10 @@ def read_measurements(
     if not saves:
         raise CkptExporterError(_nothing(source, kept, directory, run))
     begin, end = _window(saves, kept.gpu_time, since, until, chosen=run is not None)
-    hours = tuple(clipped for hour in kept.gpu_time if (clipped := _clipped(hour, begin, end)) is not None)
+    if run is None and len(saves) < len(kept.saves):
+        part = part_window(saves, begin, end)
+        begin, end = part[0] if since is None else begin, part[1] if until is None else end
+    hours = tuple(inside for hour in kept.gpu_time if (inside := clipped(hour, begin, end)) is not None)
     return Measurements(source, begin, end, saves, hours, kept.notes)
 
 
@@ -54,6 +58,11 @@ def _read_files(paths: Sequence[str], since: float | None, until: float | None) 
     saves = [save for kept in found for save in kept.saves]
     hours = [hour for kept in found for hour in kept.gpu_time]
     notes = tuple(note for kept in found for note in kept.notes)
+    # A node without saves is left out of every sum: most likely its file is a copy without its log.
+    notes += tuple(
+        f"{one_line(path)}: no save in the window" for path, kept in zip(paths, found, strict=True)
+        if not kept.saves and saves
+    )  # fmt: skip
     unique = {(save.node, save.directory, save.path, save.start_unix, save.end_unix): save for save in saves}
     if len(unique) < len(saves):
         notes += (f"{len(saves) - len(unique)} saves are in more than one file and count once",)
@@ -104,18 +113,12 @@ def _window(
     begin, end = min(save.start_unix for save in saves), max(save.end_unix for save in saves)
     if observed:
         first, last = min(observed), max(observed)
-        # The first hour was observed to its end and the last from its beginning.
-        begin = min(begin, first if first == last else first + HOUR_SECONDS - observed[first])
-        end = max(end, last + observed[last])
+        if first == last:
+            # Where in its only hour the observed time lies is not kept: it is taken to end with a save.
+            begin = min(begin, max(float(first), end - observed[first]))
+            end = max(end, begin + observed[last])
+        else:
+            # The first hour was observed to its end and the last from its beginning.
+            begin = min(begin, first + HOUR_SECONDS - observed[first])
+            end = max(end, last + observed[last])
     return begin if since is None else since, end if until is None else until
-
-
-def _clipped(hour: GpuTimeRecord, begin: float, end: float) -> GpuTimeRecord | None:
-    inside = min(end, hour.hour_unix + HOUR_SECONDS) - max(begin, hour.hour_unix)
-    if inside <= 0:
-        return None
-    if hour.observed_seconds <= inside:
-        return hour
-    share = inside / hour.observed_seconds
-    stalls = {cause: seconds * share for cause, seconds in hour.stall_seconds.items()}
-    return replace(hour, observed_seconds=inside, stall_seconds=stalls)

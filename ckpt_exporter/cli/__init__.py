@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import platform
 import sys
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
 
+# What a full or broken disk says to a write on standard output, which names no file.
+_OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
 COMMANDS: Final[dict[str, Command]] = {
     "run": RUN,
     "demo": DEMO,
@@ -59,9 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(f"{PROGRAM}: {error}", status=EXIT_FAILURE)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        _abandon_stdout()
-        return EXIT_FAILURE
+    except OSError as error:
+        return _output_lost(error)
     return status
 
 
@@ -70,6 +73,17 @@ def _complain(*lines: str, status: int) -> int:
         for line in lines:
             print(one_line(line), file=sys.stderr)
     return status
+
+
+def _output_lost(error: OSError) -> int:
+    """Tell why standard output took no more, but not a reader that went away. Raises any other error."""
+    if isinstance(error, BrokenPipeError):
+        _abandon_stdout()
+        return EXIT_FAILURE
+    if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
+        raise error
+    _abandon_stdout()
+    return _complain(f"{PROGRAM}: cannot write the output: {error.strerror}", status=EXIT_FAILURE)
 
 
 def _abandon_stdout() -> None:

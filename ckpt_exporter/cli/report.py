@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     import argparse
 
 EPILOG: Final = """\
-Without --history and --prometheus the history of this node's daemon is read: the
-path in --config.file, else the default one. Several nodes of one job: give each
-node's file; their parts of a step count as one save. docs/report.md explains
-every number, docs/history.md the records.
+Without --history and --prometheus the history of this node's daemon is read:
+the path in --config.file, else the default one. Several nodes of one job: give
+each node's file; their parts of a step count as one save. docs/report.md
+explains every number, docs/history.md the records.
 
 examples:
   # The last week of this node

@@ -236,7 +236,9 @@ TEMPORARY = _rx(
 )
 
 NOISE = _rx(
-    r"(?:^|/)(?:wandb|mlruns|swanlog|\.aim|\.git|__pycache__|tensorboard|\.ipynb_checkpoints|profiler)/"
+    r"(?:^|/)(?:wandb|mlruns|swanlog|\.aim|\.git|__pycache__|tensorboard|\.ipynb_checkpoints|profiler"
+    # What `bench` writes is no checkpoint of a training: it would shift every figure of the directory.
+    r"|ckpt-exporter-bench-[^/]+)/"
     r"|(?:^|/)events\.out\.tfevents\.[^/]*$"
     r"|(?:^|/)(?:trainer_log\.jsonl|running_log\.txt|llamaboard_config\.yaml|training_loss\.png"
     r"|logging\.jsonl|metrics\.csv|progress\.txt|nohup\.out|output\.log|slurm-[^/]*\.out|core\.\d+)$"

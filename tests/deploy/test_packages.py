@@ -93,7 +93,7 @@ class TestBash:
 
     def test_options_of_the_command(self) -> None:
         """Behind a command its own options are offered, and no other command's."""
-        assert complete_in_bash("check", "--") == ["--help", "--config.file"]
+        assert complete_in_bash("check", "--") == ["--help", "--config.file", "--web.config.file"]
         assert "--record.path" in complete_in_bash("run", "--re")
 
     @pytest.mark.parametrize("typed", [("--log.level", "d"), ("--log.level", "=", "d")])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.daemon import REPOSITORY, command, parse_scrape, run_to_end, wait_until
+from tests.integration.prometheus import running
 from tests.unit.test_web_auth import basic
 from tests.unit.web_certificates import (
     PASSWORD,
@@ -36,6 +37,15 @@ import os, sys
 os.dup2(int(sys.argv[1]), 3)
 os.environ["LISTEN_PID"] = str(os.getpid())
 os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+SCRAPE_OVER_TLS = """\
+  - job_name: {job}
+    scheme: https
+    tls_config: {{ca_file: "{ca}"}}
+    basic_auth: {{username: prometheus, password_file: {password}}}
+    static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
 """
 
 
@@ -102,6 +112,27 @@ def test_it_is_scraped_over_tls_with_a_password(service: Service) -> None:
     assert service.scrape("wrong").startswith(b"HTTP/1.1 401 ")
     assert b'ckpt_web_rejected_total{reason="unauthorized"} 1.0\n' in service.scrape()
     assert tls_ask(service.port, client_context(), "/-/healthy").startswith(b"HTTP/1.1 200 ")
+
+
+def test_prometheus_scrapes_it_over_tls_with_a_password(service: Service, tmp_path: Path) -> None:
+    """A real Prometheus that trusts its authority and knows the password scrapes it; others do not."""
+    (tmp_path / "right").write_text(PASSWORD)
+    (tmp_path / "wrong").write_text("wrong")
+    config = tmp_path / "scrape.yml"
+    config.write_text(
+        "global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs:\n"
+        + SCRAPE_OVER_TLS.format(job="right", port=service.port, password="right", ca=f"{tmp_path}/ca.crt")
+        + SCRAPE_OVER_TLS.format(job="stranger", port=service.port, password="wrong", ca=f"{tmp_path}/ca.crt")
+        + SCRAPE_OVER_TLS.format(job="distrustful", port=service.port, password="right", ca="")
+        + f"  - {{job_name: plain, static_configs: [{{targets: ['127.0.0.1:{service.port}']}}]}}\n"
+    )
+    with running(config, tmp_path / "data") as server:
+        wait_until(lambda: server.holds("count(up) == 4"), 30, what="four targets")
+        wait_until(lambda: server.holds('up{job="right"} == 1'), 30, what="a scrape over TLS")
+
+        assert server.holds('ckpt_saves_total{job="right", dir="a", result="complete"} == 0')
+        assert not server.holds('up{job!="right"} == 1')
+        assert not server.holds('ckpt_saves_total{job!="right"}')
 
 
 def test_it_reads_its_web_configuration_again(service: Service, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ckpt_exporter.analysis.bench import PREFIX
 from ckpt_exporter.analysis.bench_cache import dirty_limit_bytes
 from ckpt_exporter.analysis.bench_document import bench_data, bench_document
 from ckpt_exporter.analysis.bench_result import BenchResult, Repetition, WriterResult, read_bench_result
@@ -22,12 +23,19 @@ from ckpt_exporter.analysis.bench_shape import (
 from ckpt_exporter.analysis.document import Paragraph
 from ckpt_exporter.analysis.gate_storage import burst_bandwidth, disagreement
 from ckpt_exporter.cli import main
-from ckpt_exporter.detect.layouts import locate
+from ckpt_exporter.detect.layouts import is_noise, locate
 from ckpt_exporter.errors import UsageError
 from tests.unit.measured import save_record
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def test_a_daemon_leaves_bursts_out() -> None:
+    """What a bench writes into a watched directory is no save of the training; next to it, everything is."""
+    assert is_noise(f"{PREFIX}ab12_x/saves/r1/global_step1/mp_rank_00_model_states.pt")
+    assert is_noise(f"runs/{PREFIX}ab12_x/fill")
+    assert not is_noise("saves/r1/global_step1/mp_rank_00_model_states.pt")
 
 
 class TestShapes:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ckpt_exporter import __version__
-from ckpt_exporter.cli import main, parse_arguments
+from ckpt_exporter.cli import COMMANDS, build_parser, main, parse_arguments
 from ckpt_exporter.config.schema import Config, GpuSettings, HistorySettings, IncludeSettings, WebSettings
 from ckpt_exporter.errors import CkptExporterError, ConfigError, UsageError
 from ckpt_exporter.model import DirectorySettings
@@ -321,6 +321,34 @@ class TestExitStatus:
 
         with pytest.raises(RuntimeError, match="bug"):
             main(["replay", "r"])
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["project", "--run-seconds=36000", "--saves=20", "--save-seconds=178"], ["compare", "--print-gates"]],
+)
+def test_full_disk(argv: list[str]) -> None:
+    """A result that cannot be written for lack of room is one line and status 1, no traceback."""
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ckpt_exporter", *argv],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    assert done.returncode == 1
+    assert done.stderr == "ckpt-exporter: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The help of every command can be read on the smallest terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, commands = build_parser()
+
+    assert [line for line in commands[name].format_help().splitlines() if len(line) > 80] == []
 
 
 def command(*argv: str, **options: object) -> subprocess.CompletedProcess[str]:

@@ -133,6 +133,12 @@ class TestWarnings:
 
         assert any(said in warning for warning in found.warnings)
 
+    def test_layouts_that_are_not_known(self) -> None:
+        """Saves told by a Prometheus server have no layout, which is no other framework."""
+        found = compare(arm(178, layout=""), arm(94, mountpoint="/new", layout="dcp"))
+
+        assert not [warning for warning in found.warnings if "Layouts" in warning]
+
     def test_like_arms_have_none(self) -> None:
         """Arms that differ in storage alone raise no warning."""
         # 1,622 s of training before each save on both sides

@@ -458,6 +458,17 @@ class TestSources:
         assert chosen("?dir=other") == []
         assert len(chosen(f",{file}")) == 12
 
+    @pytest.mark.parametrize(
+        ("query", "there"), [("mountpoint=/nwe", "/old"), ("node=n9", "n1"), ("transport=nfs", "nvme-tcp")]
+    )
+    def test_what_no_save_has(self, tmp_path: Path, query: str, there: str) -> None:
+        """A mistyped mount is an error, not a gate that lacks data and lets a pipeline go on."""
+        file = tmp_path / "b.json"
+        file.write_text(json.dumps(bench_json(bench(1e9))))
+
+        with pytest.raises(CkptExporterError, match=f"no save has {query}; there are {there}$"):
+            read_source(parse_source(f"{file}?{query}", 0.0))
+
     def test_histories_and_servers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """History files and a Prometheus server are read with the selection that was made."""
         asked: list[dict[str, Any]] = []
@@ -487,6 +498,27 @@ class TestSources:
             {**common, "history": [str(file) for file in files], "since": 10_000.0, "run": "r7"},
             {**common, "prometheus": "http://prom:9090", "until": 1_000_000.0 - 172_800},
         ]
+
+    def test_one_mount_of_a_history(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The saves of one mount, or of half the GPUs, are measured by the training that they belong to."""
+        # Half an hour apart, 100 s each: ten on the old mount, then ten on the new one, on four GPUs.
+        old = [save_record(n, 100.0) for n in range(10)]
+        new = [
+            save_record(n, 100.0, mountpoint="/new", bubble_gpu_seconds=dict.fromkeys(range(4), 100.0))
+            for n in range(10, 20)
+        ]
+        both = measurements([*old, *new])
+        monkeypatch.setattr("ckpt_exporter.analysis.sources.read_measurements", lambda **_: both)
+        file = tmp_path / "h.db"
+        file.write_bytes(b"SQLite format 3\0")
+        found = read_source(parse_source(f"{file}?mountpoint=/new", 0.0))
+
+        # 1,700 s of training before the first of them, at 18,000 s; the last one ends at 34,300 s.
+        assert (found.since_unix, found.until_unix) == (16_300.0, 34_300.0)
+        assert {hour.gpu for hour in found.gpu_time} == {0, 1, 2, 3}
+        assert sum(hour.observed_seconds for hour in found.gpu_time) == 4 * 18_000.0
+        # Cut anywhere else, it would be 1,000 s of 36,000 s.
+        assert compare(found, found).share.candidate.estimate == pytest.approx(1000 / 18_000)
 
     def test_moments(self) -> None:
         """Moments are ago, Unix seconds, or ISO dates in UTC."""

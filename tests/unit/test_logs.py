@@ -354,6 +354,9 @@ class TestRepeatFilter:
         assert repeat.filter(record("m", dir="a", source="nvml"))
         assert repeat.filter(record("m", dir="a", collector="saves"))
         assert repeat.filter(record("m", dir="a", gpu=0))
+        assert repeat.filter(record("m", problem="c.yml: a: is missing"))
+        assert repeat.filter(record("m", problem="c.yml: b: is missing"))
+        assert repeat.filter(record("m", key="web"))
         assert not repeat.filter(record("m", dir="a", path="/x", step=5))
 
     def test_arguments_do_not_matter(self) -> None:

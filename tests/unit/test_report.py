@@ -356,9 +356,18 @@ class TestWhatIsMissing:
 
     def test_low_quality(self) -> None:
         """Bubbles told from utilisation alone are marked as too small."""
-        text = render(report(measured([replace(bubbled(0, writing=5.0), quality="low")]), ALL), "table")
+        alone = replace(bubbled(0, writing=5.0), quality="low", source="utilization")
+        text = render(report(measured([alone]), ALL), "table")
 
-        assert "told from utilisation alone" in text
+        assert "1 bubble told from utilisation alone" in text
+
+    def test_low_quality_for_other_causes(self) -> None:
+        """A doubtful bubble from counters is not said to be told from utilisation."""
+        doubtful = replace(bubbled(0, writing=5.0), quality="low", source="gpm", notes=("stale_baseline",))
+        text = render(report(measured([doubtful]), ALL), "table")
+
+        assert "1 bubble of low quality" in text
+        assert "utilisation alone" not in text
 
 
 class TestTrend:

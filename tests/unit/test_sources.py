@@ -64,6 +64,28 @@ class TestWindow:
             assert (found.since_unix, found.until_unix) == (MIDNIGHT + 1800, MIDNIGHT + 1860)
             assert [hour.observed_seconds for hour in found.gpu_time] == [60.0, 60.0]
 
+    def test_of_one_hour(self, tmp_path: Path) -> None:
+        """A daemon that watched for minutes has a window of minutes, not from the beginning of the hour."""
+        only = GpuTimeRecord("n1", 0, "GPU-a", MIDNIGHT, 300.0)
+        found = read_measurements(
+            history=[history(tmp_path / "h", numbered(20), numbered(22), hours=(only,))]
+        )
+
+        # The last save ends at minute 23, and the GPU was observed for 5 minutes.
+        assert (found.since_unix, found.until_unix) == (MIDNIGHT + 18 * 60, MIDNIGHT + 23 * 60)
+        assert [hour.observed_seconds for hour in found.gpu_time] == [300.0]
+
+    def test_of_one_directory_among_others(self, tmp_path: Path) -> None:
+        """Training beside another directory's saves is not in the window of one directory."""
+        others = [replace(numbered(minute), directory="vision") for minute in (2, 4)]
+        file = history(tmp_path / "h", *others, *map(numbered, (30, 35, 40)), hours=HOURS)
+        found = read_measurements(history=[file], directory="llama")
+
+        # 4 minutes of training lie between two saves, and as many before the first.
+        assert (found.since_unix, found.until_unix) == (MIDNIGHT + 26 * 60, MIDNIGHT + 41 * 60)
+        assert [hour.observed_seconds for hour in found.gpu_time] == [900.0, 900.0]
+        assert read_measurements(history=[file], directory="llama", since=MIDNIGHT).since_unix == MIDNIGHT
+
 
 class TestFiles:
     def test_several_nodes(self, tmp_path: Path) -> None:
@@ -75,6 +97,12 @@ class TestFiles:
         assert [(save.node, save.step) for save in found.saves] == [("n1", 1), ("n2", 2), ("n1", 3)]
         assert len(found.gpu_time) == 2
         assert found.notes == ("1 saves are in more than one file and count once",)
+
+    def test_node_without_saves(self, tmp_path: Path) -> None:
+        """Of several files the one that holds no save is named: its node is missing in every sum."""
+        first, second = history(tmp_path / "n1", numbered(1)), history(tmp_path / "n2")
+
+        assert read_measurements(history=[first, second]).notes == (f"{second}: no save in the window",)
 
     def test_nothing_found(self, tmp_path: Path) -> None:
         """What is asked for and not there is said with what there is."""
