@@ -19,7 +19,7 @@ def measure(quick: bool) -> Outcome:
     cpu: list[float] = []
     with scratch() as base:
         directories = _grow(base)
-        for _ in range(1 if quick else 3):
+        for _ in range(1 if quick else 2):
             with exporter(f"--watch=big={base}", wait=False) as process:
                 until(partial(_answers, process), 60, "the first scrape")
                 first.append(time.monotonic() - process.started)

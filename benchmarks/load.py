@@ -13,54 +13,57 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
+from statistics import median
 
 BLOCK = os.urandom(1 << 20)
-REWRITTEN_BYTES = 4 << 20  # stays in the processor's cache, so that memory's noise does not hide the cost
-FRESH_LIMIT_BYTES = 3 << 30
-WARM_SECONDS = 0.15
+TURN_BYTES = 4 << 20  # stays in the processor's cache, so that memory's noise does not hide the cost
+NOTICED_SECONDS = 0.03  # by then a watcher has taken in that a file is being written
+Took = tuple[float, float]  # seconds of the clock, seconds of this thread's processor time
 
 
-def throughput(directory: str, name: str, block_bytes: int, seconds: float, *, fresh: bool) -> float:
-    """Write for ``seconds`` into a file that was opened shortly before; return bytes per second.
+def turns(
+    places: dict[str, str], name: str, block_bytes: int, repeats: int, *, fresh: bool
+) -> dict[str, Took]:
+    """Write to one new file in each place, by two names, in turns; return what a turn took, by name (median).
 
-    In place: a file of fixed size again and again, so that allocating pages does not hide the watcher's
-    cost. Fresh: appended, as a save writes; cut back to nothing at a limit that is rarely reached.
+    ``here`` is the directory that is watched, ``beside`` the one that is not: two names of one file, so that
+    both write to the same pages. Each repeat gives every name two turns, the second in the opposite order.
     """
-    path = os.path.join(directory, name)
     block = memoryview(BLOCK)[:block_bytes]
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    limit = FRESH_LIMIT_BYTES if fresh else REWRITTEN_BYTES
-    written = _write_for(fd, block, limit, WARM_SECONDS, fresh=fresh)
-    started = time.perf_counter()
-    written = _write_for(fd, block, limit, seconds, fresh=fresh)
-    elapsed = time.perf_counter() - started
-    os.close(fd)
-    os.unlink(path)
-    return written / elapsed
+    opened: dict[str, int] = {}
+    for place, base in places.items():
+        here, beside = os.path.join(base, "here", name), os.path.join(base, "beside", name)
+        opened[place] = os.open(here, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.link(here, beside)
+        opened[f"{place} beside"] = os.open(beside, os.O_WRONLY)
+        _turn(opened[place], block, fresh=False)
+    time.sleep(NOTICED_SECONDS)
+    taken: dict[str, list[Took]] = {label: [] for label in opened}
+    for _ in range(repeats):
+        order = random.sample(list(opened), len(opened))
+        for label in (*order, *reversed(order)):
+            taken[label].append(_turn(opened[label], block, fresh=fresh))
+    for label, fd in opened.items():
+        os.close(fd)
+        place, _, beside = label.partition(" ")
+        os.unlink(os.path.join(places[place], beside or "here", name))
+    return {label: (median(w for w, _ in took), median(c for _, c in took)) for label, took in taken.items()}
 
 
-def _write_for(fd: int, block: memoryview, limit: int, seconds: float, *, fresh: bool) -> int:
-    written, ends = 0, time.perf_counter() + seconds
-    per_look = max(1, (1 << 20) // len(block))
-    position = os.lseek(fd, 0, os.SEEK_CUR)
-    while time.perf_counter() < ends:
-        if position >= limit:
-            os.lseek(fd, 0, os.SEEK_SET)
-            position = 0
-            if fresh:
-                os.ftruncate(fd, 0)
-        for _ in range(per_look):
-            os.write(fd, block)
-        written += per_look * len(block)
-        position += per_look * len(block)
-    return written
+def _turn(fd: int, block: memoryview, *, fresh: bool) -> Took:
+    os.lseek(fd, 0, os.SEEK_SET)
+    if fresh:
+        os.ftruncate(fd, 0)
+    started, used = time.perf_counter(), time.thread_time()
+    for _ in range(TURN_BYTES // len(block)):
+        os.write(fd, block)
+    return time.perf_counter() - started, time.thread_time() - used
 
 
-def serve_throughput() -> None:
-    """Answer each line on standard input with a throughput, until it ends."""
-    for i, line in enumerate(sys.stdin):
-        task = json.loads(line)
-        print(throughput(name=f"model-{i}.pt", **task), flush=True)
+def serve_turns() -> None:
+    """Answer each line on standard input with what one round took, until it ends."""
+    for line in sys.stdin:
+        print(json.dumps(turns(**json.loads(line))), flush=True)
 
 
 def shards(base: str, saves: int, files: int, file_bytes: int) -> None:
@@ -194,8 +197,8 @@ def _remove(path: str) -> None:
 
 
 def main(kind: str, arguments: list[str]) -> None:
-    if kind == "throughput":
-        serve_throughput()
+    if kind == "turns":
+        serve_turns()
     elif kind == "shards":
         shards(arguments[0], *map(int, arguments[1:]))
     elif kind == "steady":

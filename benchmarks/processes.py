@@ -34,8 +34,7 @@ class Running:
     @property
     def cpu_seconds(self) -> float:
         """User and system time used so far."""
-        times = psutil.Process(self.process.pid).cpu_times()
-        return float(times.user + times.system)
+        return cpu_seconds(self.process.pid)
 
     @property
     def rss_bytes(self) -> int:
@@ -60,6 +59,15 @@ class Running:
         """Count the lines of the log that hold ``text``; costs the process nothing."""
         with open(self.log, encoding="utf-8", errors="replace") as stream:
             return sum(text in line for line in stream)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process and its ended threads used, to the nanosecond.
+
+    /proc tells it in ticks of 10 ms, which is as much as an idle exporter uses in ten seconds. The clock's
+    number is made as clock_getcpuclockid(3) makes it.
+    """
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 def pin(pid: int, core: int) -> None:

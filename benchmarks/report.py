@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
@@ -14,12 +15,12 @@ import psutil
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured figure; ``met`` is None where there is no target."""
+    """One measured figure; ``met`` is None where there is no target, or says why it can't be told."""
 
     what: str
     figure: str
     target: str = "-"
-    met: bool | None = None
+    met: bool | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,29 @@ def at_least(what: str, values: Sequence[float], target: float) -> Row:
 def at_most(what: str, values: Sequence[float], target: float, form: str = ".3f", unit: str = "") -> Row:
     """Judge a median that must not exceed ``target``."""
     return Row(what, spread(values, form, unit), f"<= {target:g}{unit}", statistics.median(values) <= target)
+
+
+def confidence(values: Sequence[float]) -> tuple[float, float]:
+    """Return bounds that hold the median with 95 %, whatever the distribution (order statistics)."""
+    ordered, n = sorted(values), len(values)
+    # The number of values below the median is binomial (n, 1/2); its normal approximation.
+    out = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2))
+    return ordered[out], ordered[n - 1 - out]
+
+
+def interval(values: Sequence[float]) -> str:
+    """Return the median and its 95 % interval."""
+    low, high = confidence(values)
+    return f"{statistics.median(values):.3f} [{low:.3f}, {high:.3f}] (n={len(values)})"
+
+
+def interval_at_least(what: str, values: Sequence[float], target: float | None) -> Row:
+    """Judge a median that must reach ``target``, if its interval tells."""
+    if target is None:
+        return Row(what, interval(values))
+    low, high = confidence(values)
+    met: bool | str = "can't be told: the interval is too wide" if low < target <= high else low >= target
+    return Row(what, interval(values), f">= {target:g}", met)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -74,7 +98,7 @@ def machine(disk: str, memory: str) -> str:
 
 def section(name: str, outcome: Outcome, seconds: float, *, quick: bool) -> str:
     """Return one benchmark as Markdown."""
-    verdict = {True: "yes", False: "**no**", None: "-"}
+    verdict: dict[bool | str | None, str] = {True: "yes", False: "**no**", None: "-"}
     command = f"python -m benchmarks {name}{' --quick' if quick else ''}"
     lines = [
         f"## {name}",
@@ -85,7 +109,10 @@ def section(name: str, outcome: Outcome, seconds: float, *, quick: bool) -> str:
         "",
         "| figure | measured: median (min..max, n) | target | met |",
         "|---|---|---|---|",
-        *(f"| {row.what} | {row.figure} | {row.target} | {verdict[row.met]} |" for row in outcome.rows),
+        *(
+            f"| {row.what} | {row.figure} | {row.target} | {verdict.get(row.met, row.met)} |"
+            for row in outcome.rows
+        ),
         "",
     ]
     return "\n".join(lines)

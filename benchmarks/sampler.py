@@ -11,30 +11,31 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.processes import exporter, scratch, until
+from benchmarks.processes import Running, cpu_seconds, exporter, scratch, until
 from benchmarks.report import Outcome, Row, at_most, spread
 from tests.nvml_library import SimulatedNvml
 
 RATES_HZ = (2, 10)
-SCRAPE_SECONDS = 15.0
+SCRAPE_SECONDS, SCRAPES = 15.0, 2
 WARM_SECONDS = 10.0
 MEGABYTE = 1e6
 
 
 def measure(quick: bool) -> Outcome:
-    rounds = 2 if quick else 6
+    rounds = 2 if quick else 4
     rows: list[Row] = []
     if shutil.which("gcc") is None:
         rows.append(Row("not measured: gcc is missing, the simulated library can't be compiled", "-"))
     else:
-        rows += _without(rounds)
+        rows += _without(2)
         for hz in RATES_HZ:
-            rows += _rows(hz, rounds)
+            rows += _rows(hz, rounds if hz == RATES_HZ[0] else 2)
     return Outcome(
         "the targets",
         "A SIMULATION of the driver's library under the real nvidia-ml-py: 8 GPUs with GPM, whose calls cost "
-        f"nothing, so a real driver's time comes on top. One idle directory, {rounds} stretches of "
-        f"{SCRAPE_SECONDS:.0f} s with one scrape each, from {WARM_SECONDS:.0f} s after the start.",
+        f"nothing, so a real driver's time comes on top. One idle directory, {rounds} stretches (2 for what "
+        f"has no target) of {SCRAPES * SCRAPE_SECONDS:.0f} s with a scrape each {SCRAPE_SECONDS:.0f} s, from "
+        f"{WARM_SECONDS:.0f} s after the start.",
         tuple(rows),
     )
 
@@ -46,8 +47,7 @@ def _without(rounds: int) -> list[Row]:
         shares = []
         for _ in range(rounds):
             used, started = process.cpu_seconds, time.monotonic()
-            process.scrape()
-            time.sleep(SCRAPE_SECONDS)
+            _scrape(process)
             shares.append((process.cpu_seconds - used) / (time.monotonic() - started) * 100)
         size = process.rss_bytes / MEGABYTE
     return [
@@ -70,11 +70,11 @@ def _rows(hz: int, rounds: int) -> list[Row]:
         shares: list[tuple[float, float]] = []
         sizes: list[tuple[float, float]] = []
         for _ in range(rounds):
-            used, started = (_cpu(child), _cpu(daemon)), time.monotonic()
-            process.scrape()
-            time.sleep(SCRAPE_SECONDS)
+            used, started = (cpu_seconds(child.pid), cpu_seconds(daemon.pid)), time.monotonic()
+            _scrape(process)
             elapsed = time.monotonic() - started
-            shares.append(((_cpu(child) - used[0]) / elapsed * 100, (_cpu(daemon) - used[1]) / elapsed * 100))
+            now = cpu_seconds(child.pid), cpu_seconds(daemon.pid)
+            shares.append(((now[0] - used[0]) / elapsed * 100, (now[1] - used[1]) / elapsed * 100))
             sizes.append((child.memory_info().rss / MEGABYTE, daemon.memory_info().rss / MEGABYTE))
     both = [sum(share) for share in shares], [sum(size) for size in sizes]
     cpu = f"{hz} Hz: whole daemon, sampler included: CPU share of one core"
@@ -112,10 +112,11 @@ def _configured(base: str, backend: str, hz: int) -> str:
     return path
 
 
+def _scrape(process: Running) -> None:
+    for _ in range(SCRAPES):
+        process.scrape()
+        time.sleep(SCRAPE_SECONDS)
+
+
 def _sampler(daemon: psutil.Process) -> psutil.Process | None:
     return next((child for child in daemon.children() if "nvml_child" in " ".join(child.cmdline())), None)
-
-
-def _cpu(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)

@@ -17,7 +17,7 @@ LOAD_BYTES = SAVES * FILES * FILE_BYTES
 
 
 def measure(quick: bool) -> Outcome:
-    pairs = 2 if quick else 5
+    pairs = 2 if quick else 4
     ours: list[float] = []
     theirs: list[float] = []
     for _ in range(pairs):

@@ -81,6 +81,8 @@ class _Book:
         self.bubbles = _Durations(DURATION_BUCKETS_SECONDS)
         self.skipped: dict[SkipReason, int] = dict.fromkeys(SKIP_REASONS, 0)
         self.last_bubble: Bubble | None = None
+        # Steps of saves whose bubble has yet to be judged, by path and end.
+        self._steps: dict[tuple[str, float], int | None] = {}
         self.restored = False
         self.recent = RecentSaves()
         self.timeline = Timeline(self.detector.meter.strip)
@@ -107,6 +109,7 @@ class _Book:
                 self.last_save = joined_late(self.last_save, save)
             return
         self.saves[save.result] += 1
+        self._steps[save.path, save.end] = save.step
         if save.result == "complete":
             # A save may be judged later than one that ended after it.
             if self.last_save is None or self.restored or save.end >= self.last_save.end:
@@ -117,12 +120,13 @@ class _Book:
     def enter_bubble(self, bubble: Bubble, unix: float) -> None:
         """Add what one save cost on its GPUs, all at once."""
         self.recent.enter_bubble(bubble)
+        step = self._steps.pop((bubble.save_path, bubble.save_end), None)
         if bubble.skipped is not None:
             self.skipped[bubble.skipped] += 1
         elif bubble.seconds is not None:
             for phase, seconds in bubble.phases.items():
                 self.bubble_phases[phase] += seconds
-            self.bubbles.observe(bubble.seconds, unix, None)
+            self.bubbles.observe(bubble.seconds, unix, step)
         if self.last_save is not None and bubble.save_path == self.last_save.path:
             self.last_bubble = bubble
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ckpt_exporter.detect import layouts
 from ckpt_exporter.detect.bandwidth import Meter
+from ckpt_exporter.detect.evidence import closed_again, earliest, is_rewrite, unchanged
 from ckpt_exporter.detect.files import FileRecord
 from ckpt_exporter.detect.grouping import OpenSaves
 from ckpt_exporter.detect.inventory import Inventory, KnownFile
@@ -180,7 +181,7 @@ class SaveDetector:
     def _on_write_open(self, event: FileEvent, path: str) -> None:
         save = self._saves.by_path.get(path)
         old = save.files[path] if save is not None else None
-        if save is not None and old is not None and (old.open or not _is_rewrite(old, event)):
+        if save is not None and old is not None and (old.open or not is_rewrite(old, event)):
             if not old.open and not event.found:
                 save.reopen(old, event.t)
             return
@@ -189,7 +190,7 @@ class SaveDetector:
             self._saves.relocate(before, path, event.t, self.settings.quiet_seconds)
             return
         known = self.inventory.get(path)
-        if known is not None and event.found and _unchanged(event, known):
+        if known is not None and event.found and unchanged(event, known):
             return
         existing = known.size if known is not None and event.event == "open" else 0
         if event.size is not None and event.size != existing:
@@ -205,10 +206,10 @@ class SaveDetector:
         if save is None:
             return
         record = save.files[path]
-        if not record.open and _closed_again(event, record):
+        if not record.open and closed_again(event, record):
             return
         if not record.open and event.size is not None and event.size < record.size:
-            record = FileRecord(path, event.t, start=_earliest(event.t, event.modified))
+            record = FileRecord(path, event.t, start=earliest(event.t, event.modified))
             save = self._place(record, path, event.t)
         self._count(save, record, record.close(event.t, event.size, event.modified))
         record.inode = event.inode or record.inode
@@ -219,11 +220,11 @@ class SaveDetector:
     def _unannounced(self, event: FileEvent, path: str) -> SaveInProgress | None:
         """Begin a record for a file whose opening was missed; None if nothing was written to it."""
         known = self.inventory.get(path)
-        if known is not None and _unchanged(event, known):
+        if known is not None and unchanged(event, known):
             return None
         start = event.started if event.started is not None else event.modified
         start = self._pointers_opened.pop(path, start)
-        return self._place(FileRecord(path, event.t, start=_earliest(event.t, start)), path, event.t)
+        return self._place(FileRecord(path, event.t, start=earliest(event.t, start)), path, event.t)
 
     def _on_deleted(self, event: FileEvent, path: str) -> None:
         end_unfinished(self._saves, path, event.t)
@@ -312,7 +313,7 @@ class SaveDetector:
         if self._ignored(to) or layouts.is_pointer(to):
             return
         begun = event.started if event.started is not None else event.modified
-        record = FileRecord(to, event.t, start=_earliest(event.t, begun))
+        record = FileRecord(to, event.t, start=earliest(event.t, begun))
         save = self._place(record, to, event.t)
         self._count(save, record, record.close(event.t, event.size, event.modified))
         record.inode = event.inode
@@ -326,7 +327,7 @@ class SaveDetector:
         if save is not None:
             return save.files[to].inode == event.inode
         known = self.inventory.get(to)
-        return known is not None and _unchanged(event, known)
+        return known is not None and unchanged(event, known)
 
     def _catch_up(self, event: FileEvent, path: str) -> None:
         """Learn the final size of a file that was renamed before its size at the close could be asked."""
@@ -446,30 +447,3 @@ class SaveDetector:
         if save.named or len(save.files) != 1:
             return self._absolute(save.key.partition("#")[0]).rstrip("/")
         return self._absolute(next(iter(save.files)))
-
-
-def _is_rewrite(old: FileRecord, event: FileEvent) -> bool:
-    """Tell a new version of a closed file from its being opened again to add to it."""
-    if event.event == "create":
-        # A version whose inode could not be asked for is the one that the scan finds now.
-        return not event.found or (None not in (event.inode, old.inode) and event.inode != old.inode)
-    return event.size is None or event.size < old.size
-
-
-def _closed_again(event: FileEvent, record: FileRecord) -> bool:
-    """Tell whether a closed file was only opened for writing and closed again, with nothing written."""
-    if event.modified is None or record.closed_at is None:
-        return False
-    return event.modified <= record.closed_at and event.size == record.size
-
-
-def _unchanged(event: FileEvent, known: KnownFile) -> bool:
-    """Tell whether a file is still as it was when its save ended."""
-    if event.size != known.size or event.modified is None:
-        return event.size == known.size
-    # What a scan finds is compared across clocks: file times tick in steps of up to 10 ms.
-    return event.modified <= (known.modified or 0.0) + (0.01 if event.found else 0.0)
-
-
-def _earliest(t: float, other: float | None) -> float:
-    return t if other is None else min(t, other)

@@ -96,7 +96,7 @@ METRICS: tuple[Metric, ...] = (
            "histogram ckpt_bubble_seconds has the family name."),
     Metric("ckpt_bubble_seconds", "histogram", _DIR, "bubble",
            "Bubble of one save in seconds, mean over the GPUs of its run; saves without a figure are left "
-           "out and counted in ckpt_bubble_skipped_total."),
+           "out and counted in ckpt_bubble_skipped_total. Exemplar (OpenMetrics only): step."),
     Metric("ckpt_gpu_observed_seconds_total", "counter", _GPU, "gpu",
            "Seconds in which this GPU belonged to a training run and was measured. Bubble share = increase "
            "of ckpt_gpu_bubble_seconds_total / increase of this."),

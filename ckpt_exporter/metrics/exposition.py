@@ -6,17 +6,15 @@ import gzip
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client import Metric as Family
-from prometheus_client.openmetrics import exposition as openmetrics
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry
 
 from ckpt_exporter.metrics.catalogue import metrics_of
 from ckpt_exporter.metrics.collectors import collect_bubble, collect_gpus, collect_saves
+from ckpt_exporter.metrics.encoding import encode_openmetrics, encode_text
 from ckpt_exporter.metrics.families import Families, text_family
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ckpt_exporter.model import Snapshot
 
@@ -41,9 +39,9 @@ def expose(
     """Scrape and encode; ``names`` keeps only samples of these names, empty keeps all."""
     source = registry.restricted_registry(names) if names else registry
     if wants_openmetrics(accept):
-        body, content_type = openmetrics.generate_latest(source), OPENMETRICS  # type: ignore[no-untyped-call]
+        body, content_type = encode_openmetrics(source.collect()), OPENMETRICS
     else:
-        body, content_type = generate_latest(_TextView(source)), TEXT
+        body, content_type = encode_text(map(text_family, source.collect())), TEXT
     if not accepts_gzip(accept_encoding):
         return Exposition(body, content_type, None)
     return Exposition(gzip.compress(body, _GZIP_LEVEL, mtime=0), content_type, "gzip")
@@ -54,17 +52,7 @@ def render_text(snapshot: Snapshot) -> str:
     out = Families(entry for name in ("saves", "bubble", "gpu") for entry in metrics_of(name))
     for collect in (collect_saves, collect_bubble, collect_gpus):
         collect(snapshot, out)
-    return generate_latest(_TextView(out)).decode()
-
-
-class _TextView(Collector):
-    """What a registry or collector holds, with the family types of the text format."""
-
-    def __init__(self, source: Collector) -> None:
-        self._source = source
-
-    def collect(self) -> Iterable[Family]:
-        return map(text_family, self._source.collect())
+    return encode_text(map(text_family, out.collect())).decode()
 
 
 def wants_openmetrics(accept: str) -> bool:

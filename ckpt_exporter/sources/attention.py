@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ckpt_exporter.sources.rescan import OutageError, TreeWatch
+from ckpt_exporter.sources.rescan import TreeWatch
+from ckpt_exporter.sources.watches import OutageError
 
 if TYPE_CHECKING:
     from ckpt_exporter.sources.entry import Entry

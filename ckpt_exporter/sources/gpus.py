@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -47,6 +48,62 @@ class GpuSource(Protocol):
     @property
     def mapping_known(self) -> bool:
         """Whether those pids are known to be this namespace's."""
+
+
+class SourceThread(ABC):
+    """The life of a GPU source's thread: it starts, stays away while released, and ends within a second."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._away = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start sampling in a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop within a second; a second call does nothing."""
+        self._stopping.set()
+        self._wake()
+        if self._thread is not None:
+            self._thread.join(0.95)
+            if self._thread.is_alive():
+                return
+        self._thread = None
+        self._stopped()
+
+    def release(self) -> None:
+        """Give up all handles, so that a GPU reset or a driver unload is not blocked; wait for that."""
+        if self._thread is None:
+            return
+        self._away.clear()
+        self._set_released(released=True)
+        self._wake()
+        self._away.wait(1.0)
+
+    def resume(self) -> None:
+        """Start sampling again after ``release``."""
+        self._set_released(released=False)
+        self._wake()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Sample until ``_stopping`` is set; set ``_away`` once released."""
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """End the thread's present wait."""
+
+    @abstractmethod
+    def _set_released(self, *, released: bool) -> None:
+        """Note whether the thread shall stay away."""
+
+    @abstractmethod
+    def _stopped(self) -> None:
+        """Give back what the thread needed."""
 
 
 class CallHistogram:

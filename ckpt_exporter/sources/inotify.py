@@ -6,13 +6,13 @@ import contextlib
 import errno
 import logging
 import os
-import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ckpt_exporter.model import WatchStatus
+from ckpt_exporter.sources.agenda import NEVER, Agenda, Job, Waiting
 from ckpt_exporter.sources.attention import Attention
 from ckpt_exporter.sources.canary import Canary
 from ckpt_exporter.sources.changes import Changes
@@ -27,18 +27,16 @@ from ckpt_exporter.sources.inotify_calls import (
 )
 from ckpt_exporter.sources.poll import PollEngine
 from ckpt_exporter.sources.progress import ActiveFile, ActiveFiles
-from ckpt_exporter.sources.rescan import OutageError, TreeWatch, known_of
+from ckpt_exporter.sources.rescan import TreeWatch, known_of
 from ckpt_exporter.sources.rootwatch import Root, RootWatch
 from ckpt_exporter.sources.tree import Node
+from ckpt_exporter.sources.watches import OutageError
 
 if TYPE_CHECKING:
     from ckpt_exporter.sources.entry import Entry
 
-_NEVER = float("inf")
 _SELF_EVENTS = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
 _NO_INSTANCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSYS, errno.ENOMEM, errno.EPERM})
-
-Job = Callable[[float], float]
 
 
 class NoInotifyError(Exception):
@@ -63,44 +61,38 @@ class InotifyEngine:
         self._changes = Changes(entry, self.trees, self.active)
         self.roots = RootWatch(entry, self.trees, self.active, self._enqueue_scan)
         self._scans: deque[tuple[Iterator[None], str]] = deque()
-        self._poll = select.poll()
-        self._wake = -1
-        self._mounts_fd = -1
+        self._waiting = Waiting(entry.shared.mountinfo)
         self._mounts = set(mount_points(entry.shared.mountinfo))
-        self._mounts_read = -_NEVER
+        self._mounts_read = -NEVER
         self._canary = Canary(entry)
         self._attention = Attention(entry, self.trees, self.active, self._outage)
         self._reconcile_cost = 0.0
-        self._due: dict[Job, float] = {}
-        self._regular: frozenset[Job] = frozenset(
-            {self._check_roots, self._attention.retry_watches, self._reconcile, self._sing}
-        )
+        self._agenda = Agenda(entry.settings.gather_seconds)
+        self._soon = self._agenda.soon
 
     # --- life cycle -------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Make the inotify instance; raises NoInotifyError where the kernel gives none."""
         self._open_instance()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll.register(self._wake, select.POLLIN)
-        with contextlib.suppress(OSError):
-            self._mounts_fd = os.open(self._entry.shared.mountinfo, os.O_RDONLY | os.O_CLOEXEC)
-            self._poll.register(self._mounts_fd, select.POLLPRI | select.POLLERR)
+        self._waiting.open()
         now = self._entry.clock()
-        self._due = {
-            self._mounts_changed: _NEVER,
+        due: dict[Job, float] = {
+            self._mounts_changed: NEVER,
             self._check_roots: now,
-            self._run_scans: _NEVER,
-            self._settle_departures: _NEVER,
-            self._probe: _NEVER,
-            self._check_hints: _NEVER,
+            self._run_scans: NEVER,
+            self._settle_departures: NEVER,
+            self._probe: NEVER,
+            self._check_hints: NEVER,
             self._attention.rearm: now + self._settings.rearm_seconds,
-            self._attention.scan_bursts: _NEVER,
-            self._attention.poll_unwatched: _NEVER,
+            self._attention.scan_bursts: NEVER,
+            self._attention.poll_unwatched: NEVER,
             self._attention.retry_watches: now + self._settings.retry_seconds,
             self._reconcile: now + self._settings.reconcile_seconds,
             self._sing: now + self._settings.canary_seconds,
         }
+        regular = {self._check_roots, self._attention.retry_watches, self._reconcile, self._sing}
+        self._agenda.plan(due, frozenset(regular))
 
     def _open_instance(self) -> None:
         try:
@@ -116,31 +108,24 @@ class InotifyEngine:
                 error=error.strerror,
             )
             raise NoInotifyError(str(error)) from error
-        self._poll.register(self.trees.fd, select.POLLIN)
+        self._waiting.add(self.trees.fd)
         self._canary.open(self.trees.fd)
 
     def close(self) -> None:
         """Give back every descriptor and the canary's directory."""
         self._close_instance()
-        mounts_fd, wake, self._mounts_fd, self._wake = self._mounts_fd, self._wake, -1, -1
-        for fd in (mounts_fd, wake):
-            if fd >= 0:
-                self._poll.unregister(fd)
-                os.close(fd)
+        self._waiting.close()
 
     def _close_instance(self) -> None:
         if self.trees.fd >= 0:
-            self._poll.unregister(self.trees.fd)
+            self._waiting.remove(self.trees.fd)
             os.close(self.trees.fd)
             self.trees.fd = -1
         self._canary.close()
 
     def wake(self) -> None:
         """Make ``step`` return soon; callable from any thread."""
-        wake = self._wake
-        if wake >= 0:
-            with contextlib.suppress(OSError):
-                os.eventfd_write(wake, 1)
+        self._waiting.wake()
 
     def status(self) -> WatchStatus:
         """Describe the watch; callable from any thread."""
@@ -158,30 +143,16 @@ class InotifyEngine:
 
     def step(self) -> None:
         """Wait for events or the next duty, and do it."""
-        wait = min(self._due.values()) - self._entry.clock()
-        ready = dict(self._poll.poll(max(0.0, min(wait, 15.0)) * 1000.0))
+        ready, mounts = self._waiting.wait(min(self._agenda.next_due() - self._entry.clock(), 15.0))
         t = self._entry.clock()
-        if self._wake in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._wake)
         if self.trees.fd in ready:
             self.read_events(t)
-        if self._mounts_fd in ready:
+        if mounts:
             # At once; but a container that starts mounts dozens, and each would be looked at by every thread.
             self._soon(self._mounts_changed, max(t, self._mounts_read + self._settings.mounts_seconds))
-        self._do_due(self._entry.clock())
-
-    def _do_due(self, now: float) -> None:
-        """Do what is due, and with a regular duty those that come soon after: waking up costs the most."""
-        regular = any(self._due[job] <= now for job in self._regular)
-        soon = now + self._settings.gather_seconds
-        for job, due in self._due.items():
-            if due <= now or (regular and due <= soon and job in self._regular):
-                self._due[job] = job(now)
+        now = self._entry.clock()
+        self._agenda.run(now)
         self._soon_for_files(now)
-
-    def _soon(self, job: Job, t: float) -> None:
-        self._due[job] = min(self._due[job], t)
 
     def read_events(self, t: float) -> None:
         """Read one batch and take it in; the files found open or closed by it are looked at afterwards."""
@@ -204,7 +175,7 @@ class InotifyEngine:
     def _take(self, event: RawEvent, t: float) -> None:
         if event.wd == self._canary.wd:
             if self._canary.heard(event):
-                self._due[self._sing] = t + self._settings.canary_seconds
+                self._agenda.put(self._sing, t + self._settings.canary_seconds)
             return
         self.roots.handle(event)
         node = self.trees.tree.by_wd.get(event.wd)
@@ -295,7 +266,7 @@ class InotifyEngine:
     def _run_scans(self, _now: float) -> float:
         """Go on with the oldest scan for one slice, so that events are read in between."""
         if not self._scans:
-            return _NEVER
+            return NEVER
         steps, reason = self._scans[0]
         begin = self._entry.clock()
         try:
@@ -312,7 +283,7 @@ class InotifyEngine:
             self._reconcile_cost += self._entry.clock() - begin
         self._attention.scanning = bool(self._scans)
         self._entry.beat()
-        return self._entry.clock() if self._scans else _NEVER
+        return self._entry.clock() if self._scans else NEVER
 
     def _scan_done(self, reason: str) -> None:
         if reason == "start":
@@ -377,7 +348,7 @@ class InotifyEngine:
             prefix = os.path.realpath(root.path).rstrip("/") + "/"
             if any(point.startswith(prefix) for point, _ in before ^ self._mounts):
                 self._enqueue_scan(self.trees.reconcile(root.node), "mount_changed")
-        return _NEVER
+        return NEVER
 
     def _outage(self, node: Node | None, error: OutageError) -> None:
         self._entry.log(

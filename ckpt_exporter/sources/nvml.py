@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 
 from ckpt_exporter.logs import log_event
 from ckpt_exporter.model import Fact, GpuInfo, GpuSample, GpuSet, Histogram
-from ckpt_exporter.sources.gpus import CallHistogram, pids_by_index
+from ckpt_exporter.sources.gpus import CallHistogram, SourceThread, pids_by_index
 from ckpt_exporter.sources.nvml_process import ChildProcess
 
 _LOG = logging.getLogger("ckpt_exporter.gpu")
@@ -42,11 +41,12 @@ class NvmlSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-class NvmlSource:
+class NvmlSource(SourceThread):
     """GPU facts for ``emit``, which is called from one thread of this source and must return at once.
 
     Whatever fails is a state, told by ``state``, ``up`` and ``healthy`` and one log line per change:
-    the daemon goes on without GPU figures, and the sampler is started anew with growing pauses.
+    the daemon goes on without GPU figures, and the sampler is started anew with growing pauses. After
+    ``release`` it stays away until ``resume``, or for ``release_seconds``.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class NvmlSource:
         saving: Callable[[], bool],
         settings: NvmlSettings | None = None,
     ) -> None:
+        super().__init__("nvml")
         self._emit = emit
         self._clock = clock
         self._sample_hz = sample_hz
@@ -80,46 +81,24 @@ class NvmlSource:
         self._failures = 0
         self._start_at = float("-inf")
         self._released_until: float | None = None
-        self._away = threading.Event()
-        self._stopping = threading.Event()
         self._waker = _Waker()
-        self._thread: threading.Thread | None = None
 
     # --- for everyone
 
     def start(self) -> None:
         """Start sampling in a thread and a child process of its own."""
         self._down_since = self._clock()
-        self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
-        self._thread.start()
+        super().start()
 
-    def stop(self) -> None:
-        """Stop within a second: the sampler shuts NVML down and ends. A second call does nothing."""
-        self._stopping.set()
+    def _wake(self) -> None:
         self._waker.wake()
-        if self._thread is not None:
-            self._thread.join(0.95)
-            if self._thread.is_alive():
-                return
-        self._thread = None
+
+    def _stopped(self) -> None:
         self._waker.close()
 
-    def release(self) -> None:
-        """Give up all handles, so that a GPU reset or a driver unload is not blocked; wait until it is done.
-
-        The sampler stays away until ``resume``, or for ``release_seconds``.
-        """
-        if self._thread is None:
-            return
-        self._away.clear()
-        self._released_until = self._clock() + self._settings.release_seconds
-        self._waker.wake()
-        self._away.wait(1.0)
-
-    def resume(self) -> None:
-        """Start sampling again after ``release``."""
-        self._released_until = None
-        self._waker.wake()
+    def _set_released(self, *, released: bool) -> None:
+        # Whoever forgets to resume gets the GPUs back after a while.
+        self._released_until = self._clock() + self._settings.release_seconds if released else None
 
     @property
     def state(self) -> str:

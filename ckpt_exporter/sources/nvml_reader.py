@@ -189,7 +189,7 @@ class NvmlReader:
         if millijoules is None or before is None or millijoules < before[1] or t <= before[0]:
             return None, None
         seconds = t - before[0]
-        return _watts((millijoules - before[1]) / seconds, round(seconds, 3))
+        return _watts(round((millijoules - before[1]) / seconds), round(seconds, 3))
 
     def _counters(self, gpu: Gpu) -> tuple[float | None, float | None, float | None, float | None]:
         gpm = gpu.gpm
@@ -228,4 +228,4 @@ class NvmlReader:
 
 
 def _watts(milliwatts: float | None, window_seconds: float) -> tuple[float | None, float | None]:
-    return (None, None) if milliwatts is None else (round(milliwatts / 1000.0, 3), window_seconds)
+    return (None, None) if milliwatts is None else (milliwatts / 1000.0, window_seconds)

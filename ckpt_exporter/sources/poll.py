@@ -16,8 +16,8 @@ from watchdog.utils.dirsnapshot import DirectorySnapshot, DirectorySnapshotDiff
 from ckpt_exporter.model import WatchStatus
 from ckpt_exporter.sources.filestat import lstat
 from ckpt_exporter.sources.progress import ActiveFile, ActiveFiles
-from ckpt_exporter.sources.rescan import OUTAGE_ERRORS
 from ckpt_exporter.sources.roots import expand
+from ckpt_exporter.sources.watches import OUTAGE_ERRORS
 
 if TYPE_CHECKING:
     from ckpt_exporter.sources.entry import Entry

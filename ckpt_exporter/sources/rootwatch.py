@@ -20,8 +20,8 @@ from ckpt_exporter.sources.inotify_calls import (
     IN_UNMOUNT,
     RawEvent,
 )
-from ckpt_exporter.sources.rescan import OUTAGE_ERRORS, OutageError
 from ckpt_exporter.sources.roots import Expansion, expand
+from ckpt_exporter.sources.watches import OUTAGE_ERRORS, OutageError
 
 if TYPE_CHECKING:
     from ckpt_exporter.sources.entry import Entry

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from ckpt_exporter.logs import log_event
 from ckpt_exporter.model import Fact, GpuInfo, GpuSample, GpuSet, Histogram
-from ckpt_exporter.sources.gpus import CallHistogram
+from ckpt_exporter.sources.gpus import CallHistogram, SourceThread
 
 _LOG = logging.getLogger("ckpt_exporter.gpu")
 
@@ -74,7 +74,7 @@ def write_training_state(path: str, state: TrainingState) -> None:
     os.replace(temporary, path)
 
 
-class SimulatedGpus:
+class SimulatedGpus(SourceThread):
     """GPUs that do what ``state`` says, sampled like real ones; everything about them says simulated.
 
     ``pids`` are the training's processes; ``seed`` makes the ripple repeatable. ``emit`` and ``state`` are
@@ -92,6 +92,7 @@ class SimulatedGpus:
         pids: Callable[[], tuple[int, ...]] = tuple,
         seed: int = 0,
     ) -> None:
+        super().__init__("simulated-gpus")
         self._emit = emit
         self._clock = clock
         self._state = state
@@ -113,38 +114,17 @@ class SimulatedGpus:
         self._collected = 0
         self._up = False
         self._present: TrainingState = "stopped"
-        self._released = threading.Event()
-        self._away = threading.Event()
+        self._released = False
         self._changed = threading.Event()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Start sampling in a thread of its own."""
-        self._thread = threading.Thread(target=self._run, name="simulated-gpus", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop within a second. A second call does nothing."""
-        self._stopping.set()
+    def _wake(self) -> None:
         self._changed.set()
-        if self._thread is not None:
-            self._thread.join(0.95)
+
+    def _stopped(self) -> None:
         self._up = False
 
-    def release(self) -> None:
-        """Stay away until ``resume``."""
-        if self._thread is None:
-            return
-        self._away.clear()
-        self._released.set()
-        self._changed.set()
-        self._away.wait(1.0)
-
-    def resume(self) -> None:
-        """Come back after ``release``."""
-        self._released.clear()
-        self._changed.set()
+    def _set_released(self, *, released: bool) -> None:
+        self._released = released
 
     @property
     def up(self) -> bool:
@@ -187,7 +167,7 @@ class SimulatedGpus:
             self._changed.clear()
 
     def _step(self, now: float) -> None:
-        if not self._released.is_set():
+        if not self._released:
             self._tick(now)
             return
         if self._up:
