@@ -55,9 +55,15 @@ def _rests(sample: GpuSample) -> bool:
     return sample.tensor == 0.0 and sample.dram == 0.01
 
 
+def _once(folder: Path, name: str, compiled: Callable[[Path], Path]) -> Path:
+    """Compile a library beside the folders of all tests of this run, unless one of them has."""
+    place = folder.parent / f"library-{name}"
+    return next(place.glob("*.so*"), None) or compiled(place)
+
+
 @contextmanager
 def nvml(folder: Path, emit: Callable[[Fact], None], **options: Any) -> Iterator[Accelerators]:
-    library = nvml_library.SimulatedNvml(folder, library=nvml_library.compile_library(folder / "nvml"))
+    library = nvml_library.SimulatedNvml(folder, library=_once(folder, "nvml", nvml_library.compile_library))
 
     def set_state(state: str) -> None:
         for gpu in range(8):
@@ -87,7 +93,8 @@ def simulated(folder: Path, emit: Callable[[Fact], None], **options: Any) -> Ite
 def dcmi(
     folder: Path, emit: Callable[[Fact], None], *, only_second: bool = False, **options: Any
 ) -> Iterator[Accelerators]:
-    library = dcmi_library.compile_library(folder / "dcmi", only_second=only_second)
+    compiled = partial(dcmi_library.compile_library, only_second=only_second)
+    library = _once(folder, f"dcmi-{only_second}", compiled)
     behind = dcmi_library.SimulatedDcmi(folder, library=library)
     for npu in range(8):
         behind.set_pids(npu, [os.getpid()])

@@ -12,8 +12,8 @@ WHOLE: Final = 1.0
 class Table(NamedTuple):
     """One exporter. A metric's reading and factor; several metrics of a reading: the first there counts.
 
-    ``place`` (the index), ``uuid``, ``name``, ``driver``, ``pid`` are labels; ``parts`` are labels that tell a
-    part of a device from the whole, with the value that still means the whole. ``ascend``: its zeros need
+    ``place`` (the index), ``uuid``, ``name``, ``driver``, ``pid`` are labels; ``parts`` are labels that tell
+    a part of a device from the whole, with the value that still means the whole. ``ascend``: its zeros need
     doubt. ``waiting_known``: see GpuInfo.
     """
 

@@ -1,4 +1,4 @@
-"""A simulated amdsmi module for tests, in a folder for a process's PYTHONPATH, driven through a state file."""
+"""A simulated amdsmi module for tests, in a folder for a PYTHONPATH, driven through a state file."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 It plays what a JSON file says (path in SIMULATED_AMDSMI_STATE), which a test replaces meanwhile. Functions,
 the dictionaries they return and error codes follow the published interface; "N/A" is what it says for what a
-GPU does not tell. The energy and activity counters run by themselves: with the watts and percents of the file.
+GPU does not tell. Energy and activity counters run by themselves, with the watts and percents of the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 NOT_FOUND = 31
 
 
-class AmdSmiException(Exception):
+class AmdSmiException(Exception):  # noqa: N818 (the real one's name)
     pass
 
 

@@ -1,4 +1,4 @@
-"""Simulated exporters for tests: HTTP servers that tell what GPU exporters tell, in the shape they tell it."""
+"""Simulated exporters for tests: HTTP servers that tell what GPU exporters tell, in their shape."""
 
 from __future__ import annotations
 
