@@ -59,7 +59,7 @@ class ExpositionReader:
     def __init__(
         self,
         exposition: Exposition,
-        timed: Timed,
+        times: CallTimes,
         *,
         poll_seconds: float,
         stale_seconds: float,
@@ -67,7 +67,8 @@ class ExpositionReader:
         unix: Callable[[], float] = time.time,
     ) -> None:
         self._exposition = exposition
-        self._call = timed.call
+        self._times = times
+        self._call = Timed(times, clock).call
         self._poll_seconds = poll_seconds
         self._stale_seconds = stale_seconds
         self._clock = clock
@@ -196,15 +197,22 @@ class ExpositionReader:
     # --- the exposition
 
     def _fetch(self, now: float) -> None:
-        before, self._fetched = self._fetched, now
+        before = self._fetched
         self._polls += 1
         try:
-            self._take(self._call(self._exposition.fetch), before, now)
+            self._take(self._ask(), before, now)
             self._failing_since = None
         except ExpositionError as error:
             self._failure = str(error)
             if self._failing_since is None:
                 self._failing_since = now
+
+    def _ask(self) -> str:
+        try:
+            return str(self._call(self._exposition.fetch))
+        finally:
+            self._fetched = self._clock()  # a slow answer is not asked for again for each device
+            self._times.tick.clear()  # nor is it a driver's lock that the training waits for, too
 
     def _take(self, text: str, before: float, now: float) -> None:
         table, lines = _recognise(text)
@@ -278,7 +286,7 @@ def open_reader(
     """Make the reader of the configured URL."""
     return ExpositionReader(
         Exposition(settings["url"]),
-        Timed(times, clock),
+        times,
         poll_seconds=settings["poll_seconds"],
         stale_seconds=settings["stale_seconds"],
         clock=clock,
