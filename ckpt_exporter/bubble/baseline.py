@@ -24,6 +24,8 @@ MAX_PERIOD_SECONDS: Final = 30.0
 PERIODIC: Final = 0.5
 # What a steady state of coarse readings must have at least.
 FEWEST_SAMPLES: Final = 10
+# Readings further apart miss saves, or see them half as long or twice as long as they are.
+MAX_SPACING_SECONDS: Final = 20.0
 # Noise below this needs no smoothing: no step shows.
 QUIET_DEVIATION: Final = 0.08
 
@@ -69,8 +71,9 @@ def find_baseline(
     ``masks`` are other saves. Returns None if too little is steady, or nothing shows work.
     """
     rows = rows.until(start - settings.guard_seconds)
-    settings = for_spacing(spacing_seconds(rows.times), settings)
-    if len(rows) < settings.min_samples:
+    spacing = spacing_seconds(rows.times)
+    settings = for_spacing(spacing, settings)
+    if len(rows) < settings.min_samples or spacing > MAX_SPACING_SECONDS:
         return None
     for scale in scales(rows, power):
         curve = scale.curve(rows)

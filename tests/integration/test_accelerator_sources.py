@@ -310,7 +310,7 @@ def test_activity_counters_of_an_unknown_unit(watch: Any) -> None:
 
 
 def test_what_amdsmi_says_is_not_available(watch: Any) -> None:
-    """What it says by "N/A" or by a code is left out: no activity, no power limit; the GPU is not in error."""
+    """What it calls "N/A" or refuses is left out: no activity, no power limit; the GPU is not in error."""
 
     def bare(behind: Any) -> None:
         codes = {
