@@ -7,7 +7,6 @@ the last reading where the energy counter tells it, activity likewise where the 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -291,8 +290,8 @@ def open_reader(
 ) -> AmdSmiReader:
     """Import the binding and make the reader; raises BackendDownError where it is not there."""
     try:
-        smi = importlib.import_module("amdsmi")
+        import amdsmi  # noqa: PLC0415 (AMD's binding is there only where its user put it)
     except (ImportError, KeyError, OSError) as error:  # a binding without its library raises KeyError
         reason = f"the Python binding amdsmi or its library is missing: {type(error).__name__}: {error}"
         raise BackendDownError("library_missing", reason) from error
-    return AmdSmiReader(smi, Timed(times, clock), clock=clock)
+    return AmdSmiReader(amdsmi, Timed(times, clock), clock=clock)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import sys
 import time
 import types
 from collections.abc import Callable
@@ -163,7 +164,7 @@ def test_amd_by_amdsmi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: C
     for gpu in ALL:
         behind.set(gpu, pids=[os.getpid()])
     monkeypatch.setenv("SIMULATED_AMDSMI_STATE", str(behind.path))
-    monkeypatch.setattr(amdsmi_reader.importlib, "import_module", lambda _name: _module(clock))
+    monkeypatch.setitem(sys.modules, "amdsmi", _module(clock))
     reader = amdsmi_reader.open_reader(None, CallTimes(), clock, {})
     outcome = play(reader, clock, behind.set_state)
     check(outcome, 20.0, 0.3, "power", "low")

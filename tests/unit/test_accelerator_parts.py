@@ -35,7 +35,7 @@ def test_every_backend_can_be_configured() -> None:
     ],
 )
 def test_auto_takes_what_is_there(present: tuple[str, ...], backend: str | None) -> None:
-    """A device file or a loaded driver names the backend, NVIDIA's first; another exporter is never guessed."""
+    """A device file or a loaded driver names the backend; another exporter is never guessed."""
 
     def matching(pattern: str) -> Iterable[str]:
         return (sign for sign in present if sign == pattern)
