@@ -81,11 +81,11 @@ class _Book:
         self.bubbles = _Durations(DURATION_BUCKETS_SECONDS)
         self.skipped: dict[SkipReason, int] = dict.fromkeys(SKIP_REASONS, 0)
         self.last_bubble: Bubble | None = None
-        # Steps of saves whose bubble has yet to be judged, by path and end.
-        self._steps: dict[tuple[str, float], int | None] = {}
         self.restored = False
         self.recent = RecentSaves()
         self.timeline = Timeline(self.detector.meter.strip)
+        # Steps of saves whose bubble has yet to be judged, by path and end.
+        self._steps: dict[tuple[str, float], int | None] = {}
 
     def restore(self, save: Save, bubble: Bubble | None) -> None:
         """Show a save of before the start as the last one until there is a newer one; nothing is counted."""
