@@ -149,7 +149,8 @@ class SimulatedExporter:
 
     def body(self) -> bytes:
         now = time.monotonic()
-        if now - self._made[0] >= self.refresh_seconds and not self.frozen:
+        first = self._refresh == 0
+        if first or (now - self._made[0] >= self.refresh_seconds and not self.frozen):
             self._refresh += 1
             self._made = (now, self.text(self.state, self._refresh).encode())
         return self._made[1]

@@ -64,10 +64,14 @@ def play(
     set_state: Callable[[str], None],
     *,
     length: float = 20.0,
+    tail: float = 0.0,
     hz: float = 2.0,
     start: float = 1300.0,
 ) -> Outcome:
-    """Train, save for ``length`` seconds from ``start`` on, train on; a reading, then a change of state."""
+    """Train, save for ``length`` seconds from ``start`` on, wait on for ``tail`` seconds, train on.
+
+    At each moment: a reading, then a change of state.
+    """
     detector, bubbles, samples = BubbleDetector(), [], []
     reader.open()
     infos = tuple(GpuInfo(**identity) for identity in reader.enumerate())
@@ -75,7 +79,7 @@ def play(
     detector.feed(job(ALL, t=clock.t))
     before = middle = None
     reader.read_pids()
-    while clock.t < start + length + 150.0:
+    while clock.t < start + length + tail + 150.0:
         for gpu in reader.gpus:
             row = reader.read(gpu)
             if row is not None:
@@ -87,8 +91,9 @@ def play(
             detector.save_began("d", "/data/d/step-1", start)
         if clock.t == start + length:
             middle = detector.statuses(clock.t)[7]
-            set_state("training")
             detector.save_ended(save(start, start + length))
+        if clock.t == start + length + tail:
+            set_state("training")
         bubbles += [result for result in detector.tick(clock.t) if isinstance(result, Bubble)]
         clock.t += 1.0 / hz
     assert before is not None
@@ -242,6 +247,12 @@ def test_by_an_exporter_of_coarse_resolution(clock: Clock, refresh: float, lengt
     outcome = play(reader, clock, served.set_state, length=length)
     check(outcome, length, refresh, "gpm", "low")
     assert len(outcome.samples) == pytest.approx(8 * (450.0 + length) / refresh, abs=16)
+
+
+def test_a_wait_beyond_the_last_byte_by_coarse_readings(clock: Clock) -> None:
+    """GPUs that wait 20 s longer than the save are waited for, though readings come every 5 s only."""
+    reader, served = _exposition(clock, dcgm_text, 5.0)
+    check(play(reader, clock, served.set_state, length=40.0, tail=20.0), 60.0, 5.0, "gpm", "low")
 
 
 def test_by_an_exporter_that_is_too_coarse(clock: Clock) -> None:

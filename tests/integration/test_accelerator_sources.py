@@ -361,6 +361,16 @@ def test_a_repeated_value_is_no_new_reading(watch: Any) -> None:
     assert len(watched.samples()) == count
 
 
+def test_what_an_exporter_without_times_says_first_is_no_reading(watch: Any) -> None:
+    """Of what is told first it is not known when it was so: only what is told anew after it counts."""
+    watched = watch("prometheus-dcgm", before=lambda behind: setattr(behind, "frozen", True), state=None)
+    watched.seen.wait(lambda: len(watched.behind.requests) > 4)
+    assert len(watched.sets()) == 1
+    assert watched.samples() == []
+    watched.behind.frozen = False
+    assert watched.next_sample(0).util == 0.92
+
+
 def test_readings_come_as_seldom_as_the_exporter_makes_them(watch: Any) -> None:
     """Asked ten times a second, told anew twice a second: two readings a second, half a second apart."""
     watched = watch("prometheus-dcgm", refresh_seconds=0.5)
