@@ -119,4 +119,4 @@ def _scrape(process: Running) -> None:
 
 
 def _sampler(daemon: psutil.Process) -> psutil.Process | None:
-    return next((child for child in daemon.children() if "nvml_child" in " ".join(child.cmdline())), None)
+    return next((child for child in daemon.children() if "sampler_child" in " ".join(child.cmdline())), None)

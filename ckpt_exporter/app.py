@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import signal
@@ -42,10 +43,11 @@ from ckpt_exporter.model import (
     WebStatus,
 )
 from ckpt_exporter.recording import Recorder
+from ckpt_exporter.sources.backends import BACKENDS, present_backend
 from ckpt_exporter.sources.following import Following
 from ckpt_exporter.sources.gpus import GpuSource
-from ckpt_exporter.sources.nvml import NvmlSource
 from ckpt_exporter.sources.ownership import GpuOwners
+from ckpt_exporter.sources.sampler import SampledGpus, SamplerSettings
 from ckpt_exporter.sources.simulated import SimulatedGpus
 from ckpt_exporter.sources.storage import StorageSource
 from ckpt_exporter.sources.watch import WatchSource
@@ -68,9 +70,6 @@ SETTLE_SECONDS = 5.0
 
 # A clock that differs from the monotonic one by more than this since the start was set, not disciplined.
 CLOCK_STEP_SECONDS = 0.5
-
-# What the NVIDIA driver shows where it is loaded.
-NVIDIA_SIGNS = ("/proc/driver/nvidia/version", "/dev/nvidiactl")
 
 # Makes the source of GPU readings from where its facts go and whether a save is open.
 GpuSourceMaker = Callable[[Callable[[Fact], None], Callable[[], bool]], GpuSource]
@@ -165,7 +164,7 @@ class Exporter:
         if self._gpus is not None:
             self._gpus.start()
         elif self.config.gpu.backend == "auto":
-            log_event(_LOG, logging.INFO, "no NVIDIA driver found: saves are measured, bubbles are not")
+            log_event(_LOG, logging.INFO, "no accelerator found: saves are measured, bubbles are not")
         self._watch.start()
         count = len(self.config.directories)
         log_event(
@@ -391,12 +390,15 @@ def _history(config: Config, ledger: Ledger) -> HistoryRecorder | None:
 
 
 def _configured_gpus(config: Config) -> tuple[str, GpuSourceMaker | None]:
-    """Choose the source of GPU readings; ``auto`` takes NVIDIA's where a driver shows, else none."""
+    """Choose the source of GPU readings; ``auto`` takes the accelerator whose driver shows, else none."""
     backend, sample_hz = config.gpu.backend, config.gpu.sample_hz
     if backend == "auto":
-        backend = "nvml" if any(map(os.path.exists, NVIDIA_SIGNS)) else "none"
-    if backend == "nvml":
-        return backend, lambda emit, saving: NvmlSource(emit, sample_hz=sample_hz, saving=saving)
+        backend = present_backend(glob.iglob) or "none"
+    if backend in BACKENDS:
+        settings = SamplerSettings(url=config.gpu.url)
+        return backend, lambda emit, saving: SampledGpus(
+            emit, backend=backend, sample_hz=sample_hz, saving=saving, settings=settings
+        )
     if backend == "simulated":
         return backend, lambda emit, saving: SimulatedGpus(
             emit, sample_hz=sample_hz, state=lambda: "saving" if saving() else "training"

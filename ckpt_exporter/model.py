@@ -126,7 +126,8 @@ class GpuInfo:
     """One GPU as it is when its source (re)starts. ``uuid`` is its identity, ``gpu`` its present index.
 
     ``limit_w`` is the enforced power limit in watts; ``power_smoothing`` tells that the GPU may hold its
-    power up on purpose, so that power says nothing about work; None unknown.
+    power up on purpose, so that power says nothing about work; None unknown. ``waiting_known``: it has been
+    seen on such hardware what its readings are while it waits in a collective.
     """
 
     gpu: int
@@ -136,6 +137,7 @@ class GpuInfo:
     limit_w: float | None = None
     mig: bool = False
     power_smoothing: bool | None = None
+    waiting_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)

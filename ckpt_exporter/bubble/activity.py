@@ -3,12 +3,16 @@
 A rank that waits in a collective spins: utilisation says 100 % while power falls to about that of an idle
 GPU with a context, tensor cores and memory fall to 0, and about a sixth of the SMs stay busy. So, in order:
 the performance counters (gpm), power above its floor, power together with utilisation, utilisation alone.
+Other accelerators' counters take the places of these: an Ascend NPU's cube units that of tensor cores, its
+vector units that of SMs (collectives may reduce on them), its memory's bandwidth that of DRAM activity. What
+they show while it waits has not been seen on hardware, so no figure from them is of high quality.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf, isnan, nan
 from statistics import median
 from typing import Final
@@ -34,19 +38,23 @@ SPIN_UTIL: Final = 0.98
 IDLE_MEMORY: Final = 0.05
 MIN_FLOOR_ROWS: Final = 3
 COVERAGE: Final = 0.8
+# Readings further apart than this place an edge no better than to about a second.
+COARSE_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Power:
     """What is known of a GPU's power: ``limit_w``, averaging ``window_s``, learned ``floor_w``.
 
-    ``trusted`` is False where the GPU may hold its power up on purpose.
+    ``trusted`` is False where the GPU may hold its power up on purpose, ``waiting_known`` where no such
+    hardware was ever seen waiting in a collective.
     """
 
     limit_w: float | None = None
     window_s: float = 0.0
     floor_w: float | None = None
     trusted: bool = True
+    waiting_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +134,11 @@ def _least(row: Sequence[float]) -> float:
 def reading(sample: GpuSample) -> tuple[float | None, ...]:
     """Return a sample's values in the order of the columns."""
     return sample.util, sample.mem_util, sample.power_w, sample.sm, sample.tensor, sample.dram
+
+
+def spacing_seconds(times: Sequence[float]) -> float:
+    """Return the usual distance of readings; 0 of less than two."""
+    return median([b - a for a, b in pairwise(times)]) if len(times) > 1 else 0.0
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -243,10 +256,14 @@ def _power_utilization(rows: Rows, power: Power) -> Scale | None:
 
 
 def scales(rows: Rows, power: Power) -> Iterator[Scale]:
-    """Offer the scales that these rows allow, best source first; 1 is about full work."""
+    """Offer the scales that these rows allow, best source first; 1 is about full work.
+
+    None is of high quality where readings are coarse, or where it was never seen what waiting looks like.
+    """
+    doubtful = not power.waiting_known or spacing_seconds(rows.times) > COARSE_SECONDS
     for scale in (_gpm(rows), _power(rows, power), _power_utilization(rows, power)):
         if scale is not None:
-            yield scale
+            yield replace(scale, quality="low") if doubtful else scale
     terms = _utilization(rows)
     if terms and not _tells_work(rows, power):
         yield Scale("utilization", "low", terms, 0.0, inf)

@@ -9,7 +9,7 @@ from math import isnan, sqrt
 from statistics import fmean, median
 from typing import Final
 
-from ckpt_exporter.bubble.activity import Power, Scale, scales
+from ckpt_exporter.bubble.activity import COARSE_SECONDS, Power, Scale, scales, spacing_seconds
 from ckpt_exporter.bubble.curves import Curve
 from ckpt_exporter.bubble.settings import BubbleSettings
 from ckpt_exporter.bubble.spans import Span, inside
@@ -22,6 +22,10 @@ STOP_EDGE_SECONDS: Final = 1.5
 MIN_PERIOD_SECONDS: Final = 0.5
 MAX_PERIOD_SECONDS: Final = 30.0
 PERIODIC: Final = 0.5
+# What a steady state of coarse readings must have at least.
+FEWEST_SAMPLES: Final = 10
+# Readings further apart miss saves, or see them half as long or twice as long as they are.
+MAX_SPACING_SECONDS: Final = 20.0
 # Noise below this needs no smoothing: no step shows.
 QUIET_DEVIATION: Final = 0.08
 
@@ -67,7 +71,9 @@ def find_baseline(
     ``masks`` are other saves. Returns None if too little is steady, or nothing shows work.
     """
     rows = rows.until(start - settings.guard_seconds)
-    if len(rows) < settings.min_samples:
+    spacing = spacing_seconds(rows.times)
+    settings = for_spacing(spacing, settings)
+    if len(rows) < settings.min_samples or spacing > MAX_SPACING_SECONDS:
         return None
     for scale in scales(rows, power):
         curve = scale.curve(rows)
@@ -75,6 +81,14 @@ def find_baseline(
         if found is not None:
             return found
     return None
+
+
+def for_spacing(seconds: float, settings: BubbleSettings) -> BubbleSettings:
+    """Return the settings for readings so far apart: of coarse ones fewer must do, but not few."""
+    if seconds <= COARSE_SECONDS:
+        return settings
+    fewer = max(FEWEST_SAMPLES, int(settings.baseline_seconds / seconds))
+    return replace(settings, min_samples=min(settings.min_samples, fewer))
 
 
 def _settle(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from ckpt_exporter.bubble.activity import Scale
+from ckpt_exporter.bubble.activity import COARSE_SECONDS, Scale
 from ckpt_exporter.bubble.attribution import SaveSpan
 from ckpt_exporter.bubble.causes import Episode
 from ckpt_exporter.bubble.gpus import Gpu
@@ -304,6 +304,7 @@ class BubbleDetector:
 
 
 def _settle(gpu: Gpu) -> float:
-    """Return how long activity must be back before a dip counts as over (averaging, a step)."""
+    """Return how long activity must be back before a dip counts as over (averaging, a step, spacing)."""
     period = gpu.baseline.period if gpu.baseline else None
-    return 3.0 + (period or 0.0)
+    spacing = gpu.spacing_seconds
+    return 3.0 + (period or 0.0) + (2 * spacing if spacing > COARSE_SECONDS else 0.0)

@@ -11,7 +11,7 @@ from typing import Final
 
 from ckpt_exporter.bubble.activity import SPIN_UTIL, Power, learn_floor, no_work, reading
 from ckpt_exporter.bubble.attribution import Charges
-from ckpt_exporter.bubble.baseline import Baseline, find_baseline
+from ckpt_exporter.bubble.baseline import FEWEST_SAMPLES, Baseline, find_baseline
 from ckpt_exporter.bubble.causes import Episode, StallWatch
 from ckpt_exporter.bubble.settings import BubbleSettings
 from ckpt_exporter.bubble.spans import Span
@@ -115,7 +115,8 @@ class Gpu:
         self._next_look = t + (NEXT_LOOK_SECONDS if known else FIRST_LOOK_SECONDS)
         if known and low is not None and t - low < NEW_STATE_SECONDS:
             return
-        guard, window = self.settings.guard_seconds, self.settings.baseline_seconds
+        guard = self.settings.guard_seconds
+        window = max(self.settings.baseline_seconds, 1.5 * FEWEST_SAMPLES * self.spacing_seconds)
         rows = self.track.rows(t - window, t)
         found = find_baseline(rows, self.power(None), self.masks, t + guard, self.settings)
         self.baseline = found or self.baseline
@@ -130,8 +131,12 @@ class Gpu:
     @property
     def gap_seconds(self) -> float:
         """A distance of readings beyond which some are missing."""
-        usual = median(self._steps) if self._steps else 0.0
-        return 3.0 * max(self.settings.sample_seconds, usual) + 0.05
+        return 3.0 * max(self.settings.sample_seconds, self.spacing_seconds) + 0.05
+
+    @property
+    def spacing_seconds(self) -> float:
+        """The usual distance of readings; 0 while that is not known."""
+        return median(self._steps) if self._steps else 0.0
 
     @property
     def failed(self) -> bool:
@@ -174,7 +179,9 @@ class Gpu:
                 self.remember_floor(learn_floor(self.track.rows(since, inf), self._window_s, attended=True))
         if learned is None and self._floors:
             learned = median(self._floors)
-        return Power(self.info.limit_w, self._window_s, learned, self.info.power_smoothing is not True)
+        info = self.info
+        trusted = info.power_smoothing is not True
+        return Power(info.limit_w, self._window_s, learned, trusted, info.waiting_known)
 
     def remember_floor(self, floor_w: float | None) -> None:
         """Keep the floor that a save showed, for saves that show none."""

@@ -12,6 +12,7 @@ from ckpt_exporter.config.values import (
     optional,
     read_duration,
     read_file_path,
+    read_http_url,
     read_listen_addresses,
     read_name,
     read_pattern,
@@ -25,7 +26,7 @@ from ckpt_exporter.model import DetectSettings, DirectorySettings
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-GPU_BACKENDS: Final = ("auto", "nvml", "none", "simulated")
+GPU_BACKENDS: Final = ("auto", "nvml", "dcmi", "amdsmi", "prometheus", "none", "simulated")
 _YEAR_SECONDS: Final = 365 * 86400  # longer waits are a mistake in the unit
 _MAX_REQUESTS: Final = 1000
 _MAX_SAMPLE_HZ: Final = 100  # drivers refresh their counters less often than that
@@ -33,10 +34,11 @@ _MAX_SAMPLE_HZ: Final = 100  # drivers refresh their counters less often than th
 
 @dataclass(frozen=True, slots=True)
 class GpuSettings:
-    """Where GPU samples come from, and how many a second."""
+    """Where GPU samples come from, and how many a second; ``url`` is for the backend ``prometheus``."""
 
     backend: str = "auto"
     sample_hz: float = 2.0
+    url: str = "http://127.0.0.1:9400/metrics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +207,16 @@ def _gpu_keys() -> tuple[Key, ...]:
     return (
         Key(
             section, "backend", "word", _GPU.backend, one_of(GPU_BACKENDS),
-            "Source of the samples: `auto`, `nvml`, `none` or `simulated`.", "auto", flag="--gpu.backend",
+            "Source of the samples: `auto`, `nvml` (NVIDIA), `dcmi` (Ascend), `amdsmi` (AMD), `prometheus` "
+            "(another exporter on this node), `none` or `simulated`.", "auto", flag="--gpu.backend",
         ),
         Key(
             section, "sample_hz", "number", _GPU.sample_hz, number_up_to(_MAX_SAMPLE_HZ),
             "Samples a second of each GPU, at most 100.", "2",
+        ),
+        Key(
+            section, "url", "URL", _GPU.url, read_http_url,
+            "Metrics of the exporter that the backend `prometheus` reads.", "http://127.0.0.1:9400/metrics",
         ),
     )  # fmt: skip
 

@@ -28,6 +28,7 @@ _DURATION: Final = re.compile(r"([0-9]{1,9})([dhms])")
 _UNIT_SECONDS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _URL_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
+_HTTP_URL: Final = re.compile(r"http://([^/?#@]+)(/[A-Za-z0-9._~/-]*)?")
 _ADDRESS_ADVICE: Final = "must be an address such as :10047, 127.0.0.1:10047, [::1]:10047 or host:10047"
 
 
@@ -230,3 +231,12 @@ def read_telemetry_path(value: object) -> str:
     if value in ("/-/healthy", "/-/ready"):
         raise InvalidValueError("must not be a health path")
     return value
+
+
+def read_http_url(value: object) -> str:
+    """Return the URL of another exporter's metrics: plain HTTP, host and port, no user, no query."""
+    found = _HTTP_URL.fullmatch(value) if isinstance(value, str) and len(value) <= _MAX_PATH_BYTES else None
+    if found is None:
+        raise InvalidValueError("must be a URL such as http://127.0.0.1:9400/metrics")
+    split_listen_address(found[1] if re.search(r":[0-9]+$", found[1]) else f"{found[1]}:80")
+    return found[0]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ckpt_exporter.model import Histogram
-from ckpt_exporter.sources.nvml_pace import CALL_BOUNDS_SECONDS, bucket_of
+from ckpt_exporter.sources.sampler_pace import CALL_BOUNDS_SECONDS, bucket_of
 
 
 class GpuSource(Protocol):

@@ -8,23 +8,11 @@ from typing import Any
 import pynvml
 
 from ckpt_exporter.sources.nvml_gpu import ERRORS, UNTOLD, error_code
-from ckpt_exporter.sources.nvml_pace import CallTimes
+from ckpt_exporter.sources.sampler_reader import Timed
 
 
-class NvmlCalls:
-    """Makes calls; ``clock`` is monotonic seconds, every call's duration goes to ``times``."""
-
-    def __init__(self, times: CallTimes, clock: Callable[[], float]) -> None:
-        self._times = times
-        self._clock = clock
-
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call; raises what NVML raises."""
-        began = self._clock()
-        try:
-            return function(*arguments)
-        finally:
-            self._times.note(self._clock() - began)
+class NvmlCalls(Timed):
+    """Calls of NVML; what a GPU does not tell is None."""
 
     def told(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call; None if this GPU does not tell that. Other errors are raised."""

@@ -20,6 +20,17 @@ _METRICS: Final = struct.Struct("@" + "4xId24x" * len(GPM_METRICS))
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, NO_DATA, NOT_READY = 3, 4, 13, 21, 27
 VERSION_ARGUMENT, DEPRECATED = 25, 26
 AMPERE_ARCHITECTURE = 7
+# One word for what the library as a whole suffers from.
+STATES: Final = {
+    1: "unknown_error",
+    4: "no_permission",
+    9: "driver_not_loaded",
+    12: "library_missing",
+    18: "version_mismatch",
+    999: "unknown_error",
+}
+# Codes of a GPU that is itself the trouble: beginning anew would not bring it back.
+OWN_TROUBLE: Final = frozenset({15, 16})
 # Codes that say "this GPU does not tell that", as opposed to "this GPU can't be read".
 UNTOLD: Final = frozenset(
     {NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, NO_DATA, NOT_READY, VERSION_ARGUMENT, DEPRECATED}
@@ -149,6 +160,11 @@ class Gpu:
             "mig": self.mig,
             "power_smoothing": self.smoothing,
         }
+
+    @property
+    def down_state(self) -> str | None:
+        """NVML's state if all GPUs fail like this one; None if this GPU itself is the trouble."""
+        return None if self.code in OWN_TROUBLE else STATES.get(self.code, "unknown_error")
 
     def lose(self, error: Exception) -> None:
         """Note that this GPU can't be read."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,6 +9,7 @@ import pynvml
 
 from ckpt_exporter.sources.nvml_calls import NvmlCalls
 from ckpt_exporter.sources.nvml_gpu import ERRORS, Gpu
+from ckpt_exporter.sources.sampler_reader import strangers
 
 Listed = dict[int, list[int]]
 
@@ -60,6 +60,4 @@ class NvmlProcesses:
         return listed
 
     def _strangers(self, listed: Listed) -> int:
-        pids = {pid for some in listed.values() for pid in some}
-        missing = {pid for pid in pids if pid <= 0 or not os.path.exists(f"{self._proc}/{pid}")}
-        return sum(pid in missing for some in listed.values() for pid in some)
+        return strangers(listed, self._proc)

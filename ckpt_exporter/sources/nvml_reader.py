@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import pynvml
@@ -24,6 +24,7 @@ from ckpt_exporter.sources.nvml_gpu import (
     POWER_INSTANT,
     POWER_LIMIT,
     SMOOTHING,
+    STATES,
     UNTOLD,
     Gpm,
     Gpu,
@@ -31,11 +32,9 @@ from ckpt_exporter.sources.nvml_gpu import (
     power_usage_window,
     share,
 )
-from ckpt_exporter.sources.nvml_pace import CallTimes
 from ckpt_exporter.sources.nvml_processes import NvmlProcesses
-
-# One reading as it travels to the daemon: the fields of GpuSample in their order, but for the UUID.
-Row = tuple[Any, ...]
+from ckpt_exporter.sources.sampler_pace import CallTimes
+from ckpt_exporter.sources.sampler_reader import BackendDownError, Row
 
 GPM_SPACING_SECONDS = 0.19  # the counters refresh every 100 ms; a little less than the fastest tick
 GPM_GAP_SECONDS = 15.0  # a window this long says nothing about now
@@ -59,9 +58,12 @@ class NvmlReader:
         self.gpus: list[Gpu] = []
 
     def open(self) -> None:
-        """Initialise NVML once, for as long as this process lives; raises what NVML raises."""
-        pynvml.nvmlInit()
-        self.driver = str(pynvml.nvmlSystemGetDriverVersion())
+        """Initialise NVML once, for as long as this process lives; raises BackendDownError."""
+        try:
+            pynvml.nvmlInit()
+            self.driver = str(pynvml.nvmlSystemGetDriverVersion())
+        except ERRORS as error:
+            raise _down(error) from error
 
     def close(self) -> None:
         """Release every handle; raises what NVML raises."""
@@ -78,8 +80,11 @@ class NvmlReader:
     # --- which GPUs there are
 
     def enumerate(self) -> list[dict[str, Any]]:
-        """Find the GPUs anew, by UUID; raises what NVML raises when it can't even count them."""
-        count = self._call(pynvml.nvmlDeviceGetCount)
+        """Find the GPUs anew, by UUID; raises BackendDownError when NVML can't even count them."""
+        try:
+            count = self._call(pynvml.nvmlDeviceGetCount)
+        except ERRORS as error:
+            raise _down(error) from error
         known = {gpu.uuid: gpu for gpu in self.gpus if gpu.uuid}
         found = [self._find(index, known) for index in range(count)]
         self.gpus = [gpu or self._missing(index, known, found) for index, gpu in enumerate(found)]
@@ -229,3 +234,15 @@ class NvmlReader:
 
 def _watts(milliwatts: float | None, window_seconds: float) -> tuple[float | None, float | None]:
     return (None, None) if milliwatts is None else (milliwatts / 1000.0, window_seconds)
+
+
+def _down(error: Exception) -> BackendDownError:
+    code = error_code(error)
+    return BackendDownError(STATES.get(code, "init_error"), f"{error} (NVML {code})")
+
+
+def open_reader(
+    library: Any, times: CallTimes, clock: Callable[[], float], _settings: Mapping[str, Any]
+) -> NvmlReader:
+    """Make the reader; ``library`` is the one that the binding will load, too."""
+    return NvmlReader(library, times, clock=clock)

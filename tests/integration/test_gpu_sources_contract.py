@@ -6,35 +6,22 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ckpt_exporter.model import GpuSample, GpuSet
-from ckpt_exporter.sources.gpus import GpuSource
-from ckpt_exporter.sources.nvml import NvmlSettings, NvmlSource
-from ckpt_exporter.sources.simulated import SimulatedGpus
+from tests.accelerators import BACKENDS, Accelerators
 from tests.integration.watching import Recorder
-from tests.nvml_library import SPINNING, TRAINING, WRITING, SimulatedNvml, compile_library
 
 
-@dataclass
 class Backend:
-    """A source with eight GPUs that train, and the ways to let them save."""
+    """A source with eight GPUs that train, and what it has told."""
 
-    source: GpuSource
-    seen: Recorder
-    library: SimulatedNvml | None = None
-    state: str = "training"
-
-    def set_state(self, state: str) -> None:
-        self.state = state
-        if self.library is not None:
-            for gpu in range(8):
-                waiting = WRITING if gpu == 0 else SPINNING
-                self.library.set(gpu, **(TRAINING if state == "training" else waiting))
+    def __init__(self, seen: Recorder, accelerators: Accelerators) -> None:
+        self.seen = seen
+        self.known = accelerators
+        self.source = accelerators.source
 
     def samples(self) -> list[GpuSample]:
         return [fact for fact in list(self.seen.facts) if isinstance(fact, GpuSample)]
@@ -44,32 +31,13 @@ class Backend:
         self.seen.wait(lambda: self.source.up and len(self.samples()) >= 24)
 
 
-@pytest.fixture(scope="module")
-def library_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_library(tmp_path_factory.mktemp("nvml"))
-
-
-@pytest.fixture(params=["nvml", "simulated"])
+@pytest.fixture(params=list(BACKENDS))
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
     seen = Recorder()
-    made: Backend
-    if request.param == "nvml":
-        library = SimulatedNvml(tmp_path, library=request.getfixturevalue("library_file"))
-        for gpu in range(8):
-            library.set_pids(gpu, [os.getpid()])
-        settings = NvmlSettings(process_seconds=0.2, environment=library.environment())
-        source: Any = NvmlSource(seen.emit, sample_hz=20.0, saving=lambda: False, settings=settings)
-        made = Backend(source, seen, library)
-    else:
-        source = SimulatedGpus(
-            seen.emit,
-            sample_hz=20.0,
-            state=lambda: made.state,
-            pids=lambda: (os.getpid(),),  # type: ignore[arg-type, return-value]
-        )
-        made = Backend(source, seen)
-    yield made
-    source.stop()
+    with BACKENDS[request.param](tmp_path, seen.emit) as accelerators:
+        made = Backend(seen, accelerators)
+        yield made
+        made.source.stop()
 
 
 def test_the_set_comes_first_and_names_every_gpu_read(backend: Backend) -> None:
@@ -80,7 +48,9 @@ def test_the_set_comes_first_and_names_every_gpu_read(backend: Backend) -> None:
     assert isinstance(first, GpuSet)
     known = {(info.gpu, info.uuid) for info in first.gpus}
     assert [info.gpu for info in first.gpus] == list(range(8))
-    assert all(info.uuid and info.name and info.limit_w == 700.0 for info in first.gpus)
+    assert all(info.uuid and info.name for info in first.gpus)
+    assert {info.limit_w for info in first.gpus} == {backend.known.limit_w}
+    assert all("simulated" in info.name for info in first.gpus)
     assert {(sample.gpu, sample.uuid) for sample in backend.samples()} == known
     for gpu in range(8):
         times = [sample.t for sample in backend.samples() if sample.gpu == gpu]
@@ -90,28 +60,30 @@ def test_the_set_comes_first_and_names_every_gpu_read(backend: Backend) -> None:
 
 
 def test_readings_are_shares_and_watts(backend: Backend) -> None:
-    """A GPU that trains: shares between 0 and 1, power below its limit, no error."""
+    """A GPU that trains: what it tells are shares between 0 and 1 and its power; the rest is left out."""
     backend.wait_up()
-    sample = backend.seen.wait(lambda: [sample for sample in backend.samples() if sample.sm is not None])[0]
+    known = backend.known
+    sample = backend.seen.wait(
+        lambda: [s for s in backend.samples() if all(getattr(s, name) is not None for name in known.told)]
+    )[0]
     assert sample.error is None
-    for name in ("util", "mem_util", "sm", "tensor", "dram"):
+    for name in known.told:
         assert 0.3 < getattr(sample, name) <= 1.0, name
-    assert 450 < sample.power_w < 650
-    assert sample.power_window_s == 0.0
-    assert sample.pcie_bytes_per_second > 1e8
-    assert sample.limit_w == 700.0
+    untold = {"util", "mem_util", "sm", "tensor", "dram"} - set(known.told)
+    assert [name for name in untold if getattr(sample, name) is not None] == []
+    assert sample.power_w is not None
+    assert abs(sample.power_w - known.working_w) < 0.12 * known.working_w
+    assert sample.power_window_s is None or 0.0 <= sample.power_window_s < 2.0
+    assert sample.pcie_bytes_per_second is None or sample.pcie_bytes_per_second > 1e8
+    assert sample.limit_w == known.limit_w
 
 
-def test_a_save_shows_as_low_power_at_full_utilisation(backend: Backend) -> None:
-    """While rank 0 writes, the seven that wait show 100 % and less than 28 % of their limit."""
+def test_a_save_shows_on_gpus_that_wait(backend: Backend) -> None:
+    """While another rank writes, what tells waiting from work changes on a GPU that waits."""
     backend.wait_up()
-    backend.set_state("saving")
-    backend.seen.wait(
-        lambda: [
-            s for s in backend.samples()[-24:] if s.gpu == 7 and s.util == 1.0 and s.power_w < 0.28 * 700
-        ]
-    )
-    backend.seen.wait(lambda: [s for s in backend.samples()[-24:] if s.gpu == 0 and s.util < 0.1])
+    assert not any(backend.known.waits(sample) for sample in backend.samples())
+    backend.known.set_state("saving")
+    backend.seen.wait(lambda: [s for s in backend.samples()[-24:] if s.gpu == 7 and backend.known.waits(s)])
 
 
 def test_the_status_tells_what_happens(backend: Backend) -> None:
@@ -119,12 +91,15 @@ def test_the_status_tells_what_happens(backend: Backend) -> None:
     assert (backend.source.up, backend.source.healthy, backend.source.collected) == (False, True, 0)
     assert sum(backend.source.call_seconds.counts) == 0
     backend.wait_up()
-    backend.seen.wait(lambda: backend.source.pids_by_gpu().get(7) == (os.getpid(),))
-    assert backend.source.mapping_known
-    assert set(backend.source.pids_by_gpu()) == set(range(8))
+    if backend.known.has_pids:
+        backend.seen.wait(lambda: backend.source.pids_by_gpu().get(7) == (os.getpid(),))
+        assert backend.source.mapping_known
+        assert set(backend.source.pids_by_gpu()) == set(range(8))
+    else:
+        assert (backend.source.pids_by_gpu(), backend.source.mapping_known) == ({}, False)
     calls = backend.source.call_seconds
     assert len(calls.counts) == len(calls.bounds) + 1
-    assert sum(calls.counts) >= 8
+    assert sum(calls.counts) >= 3
     assert calls.sum >= 0.0
     assert backend.source.collected >= 24
     backend.source.stop()
@@ -133,11 +108,10 @@ def test_the_status_tells_what_happens(backend: Backend) -> None:
 
 def test_nothing_comes_after_the_stop(backend: Backend) -> None:
     """Once stop has returned, no fact follows and no thread is left; a second stop is harmless."""
-    threads = threading.active_count()
     backend.wait_up()
     backend.source.stop()
     count = len(backend.seen.facts)
-    assert threading.active_count() == threads
+    assert {"sampler", "simulated-gpus"}.isdisjoint(thread.name for thread in threading.enumerate())
     backend.source.stop()
     assert len(backend.seen.facts) == count
 

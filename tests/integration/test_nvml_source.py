@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from ckpt_exporter.model import Fact, GpuSample, GpuSet
-from ckpt_exporter.sources.nvml import NvmlSettings, NvmlSource
+from ckpt_exporter.sources.sampler import SampledGpus, SamplerSettings
 from tests import nvml_library as nvml
 from tests.integration.watching import Recorder
 from tests.nvml_library import SimulatedNvml, children_of, compile_library, process_exists
 
 # Short intervals, so that a test sees within a second what takes minutes on a node.
-FAST = NvmlSettings(
+FAST = SamplerSettings(
     saving_hz=10.0,
     identity_seconds=0.3,
     process_seconds=0.3,
@@ -40,7 +40,7 @@ FAST = NvmlSettings(
 class Watched:
     """A source under test, the library it uses, and what it emitted."""
 
-    def __init__(self, library: SimulatedNvml, source: NvmlSource, seen: Recorder) -> None:
+    def __init__(self, library: SimulatedNvml, source: SampledGpus, seen: Recorder) -> None:
         self.library = library
         self.source = source
         self.seen = seen
@@ -85,19 +85,19 @@ def library(tmp_path: Path, library_file: Path) -> SimulatedNvml:
 @pytest.fixture
 def watch() -> Iterator[Callable[..., Watched]]:
     """Start a source on a simulated library; stops it afterwards."""
-    started: list[NvmlSource] = []
+    started: list[SampledGpus] = []
 
     def begin(
         library: SimulatedNvml,
         *,
         sample_hz: float = 10.0,
         saving: Callable[[], bool] = lambda: False,
-        settings: NvmlSettings = FAST,
+        settings: SamplerSettings = FAST,
         state: str | None = "up",
         **environment: str,
     ) -> Watched:
         seen = Recorder()
-        source = NvmlSource(
+        source = SampledGpus(
             seen.emit,
             sample_hz=sample_hz,
             saving=saving,
@@ -540,7 +540,7 @@ def test_at_most_two_unkillable_samplers(
     library: SimulatedNvml, watch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Samplers that can't be ended (blocked in the driver) are left; with two of them no third is started."""
-    from ckpt_exporter.sources import nvml as module
+    from ckpt_exporter.sources import sampler as module
 
     started: list[Any] = []
     real = module.ChildProcess
@@ -576,7 +576,7 @@ def test_a_taker_that_fails_does_not_end_the_readings(library: SimulatedNvml) ->
         raise RuntimeError("full")
 
     settings = replace(FAST, environment=library.environment())
-    source = NvmlSource(emit, sample_hz=10.0, saving=lambda: False, settings=settings)
+    source = SampledGpus(emit, sample_hz=10.0, saving=lambda: False, settings=settings)
     source.start()
     try:
         seen.wait(lambda: len(seen.facts) > 40)
@@ -652,8 +652,8 @@ def test_the_sampler_ends_with_its_parent(tmp_path: Path, library: SimulatedNvml
     script = textwrap.dedent(
         """
         import sys, time
-        from ckpt_exporter.sources.nvml import NvmlSource
-        source = NvmlSource(lambda fact: None, saving=lambda: False)
+        from ckpt_exporter.sources.sampler import SampledGpus
+        source = SampledGpus(lambda fact: None, saving=lambda: False)
         source.start()
         while not source.up:
             time.sleep(0.01)

@@ -153,7 +153,7 @@ class TestRun:
 
         assert main(["run", "--config.file=c.yml"]) == 2
         assert capsys.readouterr().err.splitlines() == [
-            "c.yml: gpu.backend: must be one of auto, nvml, none, simulated (got 'cuda')",
+            "c.yml: gpu.backend: must be one of auto, nvml, dcmi, amdsmi, prometheus, none, simulated (got 'cuda')",
             "c.yml: foo: unknown key (got 1); known keys: directories, detect, gpu, history, web, include",
         ]
         assert rooms.calls == []
@@ -253,7 +253,7 @@ class TestMistakes:
             (["run", "--watch=/a", "--record.path="], "argument --record.path: must be a file name (got '') (see ckpt-exporter run --help)"),
             (["demo", "--web.listen-address=nowhere"], "--web.listen-address: must be an address such as :10047, 127.0.0.1:10047, [::1]:10047 or host:10047 (got 'nowhere')"),
             (["run", "--watch=/a", "--web.telemetry-path=m"], "--web.telemetry-path: must be a URL path such as /metrics (got 'm')"),
-            (["run", "--watch=/a", "--gpu.backend=cuda"], "--gpu.backend: must be one of auto, nvml, none, simulated (got 'cuda')"),
+            (["run", "--watch=/a", "--gpu.backend=cuda"], "--gpu.backend: must be one of auto, nvml, dcmi, amdsmi, prometheus, none, simulated (got 'cuda')"),
             (["run", "--watch=/a", "--history.path="], "--history.path: must not be empty (got '')"),
             (["run", "--watch="], "--watch: must not be empty (got '')"),
         ],

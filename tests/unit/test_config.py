@@ -220,7 +220,7 @@ class TestBadFiles:
             (ONE + "quiet_seconds: 5\n", "c.yml: quiet_seconds: unknown key (got 5); did you mean 'detect.quiet_seconds'?"),
             (ONE + "detect: {quite_seconds: 5}\n", "c.yml: detect.quite_seconds: unknown key (got 5); did you mean 'quiet_seconds'?"),
             (ONE + "gpu: {retention: 5}\n", "c.yml: gpu.retention: unknown key (got 5); did you mean 'history.retention'?"),
-            (ONE + "gpu: {zzz: 5}\n", "c.yml: gpu.zzz: unknown key (got 5); known keys: backend, sample_hz"),
+            (ONE + "gpu: {zzz: 5}\n", "c.yml: gpu.zzz: unknown key (got 5); known keys: backend, sample_hz, url"),
             (ONE + "gpu:\n  backend: none\n  backend: nvml\n", "c.yml: gpu.backend: must be given once, stands on lines 3 and 4"),
             (ONE + "gpu: {}\nweb: {}\ngpu: {}\n", "c.yml: gpu: must be given once, stands on lines 2 and 4"),
             ("directories:\n- name: a\n  path: /a\n  path: /a\n  path: /a\n", "c.yml: directories[0].path: must be given once, stands on lines 3, 4 and 5"),
@@ -267,8 +267,8 @@ class TestBadFiles:
             (ONE + "detect: {incomplete_seconds: 31536001}\n", f"c.yml: detect.incomplete_seconds: {SECONDS} (got 31536001)"),
             (ONE + f"gpu: {{sample_hz: 0x{'f' * 5000}}}\n", "c.yml: gpu.sample_hz: must be above 0 and at most 100 (got a very long number)"),
             (ONE + "gpu: {sample_hz: 101}\n", "c.yml: gpu.sample_hz: must be above 0 and at most 100 (got 101)"),
-            (ONE + "gpu: {backend: cuda}\n", "c.yml: gpu.backend: must be one of auto, nvml, none, simulated (got 'cuda')"),
-            (ONE + "gpu: {backend: off}\n", "c.yml: gpu.backend: must be one of auto, nvml, none, simulated (got false)"),
+            (ONE + "gpu: {backend: cuda}\n", "c.yml: gpu.backend: must be one of auto, nvml, dcmi, amdsmi, prometheus, none, simulated (got 'cuda')"),
+            (ONE + "gpu: {backend: off}\n", "c.yml: gpu.backend: must be one of auto, nvml, dcmi, amdsmi, prometheus, none, simulated (got false)"),
             # sizes and durations
             (ONE + "detect: {min_bytes: -1}\n", "c.yml: detect.min_bytes: must be from 0 to 9223372036854775807 bytes (got -1)"),
             (ONE + "detect: {min_bytes: 9999999TiB}\n", "c.yml: detect.min_bytes: must be from 0 to 9223372036854775807 bytes (got '9999999TiB')"),
@@ -319,7 +319,7 @@ gpu: {sample_hz: no, backend: cuda}
             "c.yml: directories[0].layot: unknown key (got 'auto'); did you mean 'layout'?",
             "c.yml: directories[1].name: is missing",
             "c.yml: gpu.sample_hz: must be a number (got false)",
-            "c.yml: gpu.backend: must be one of auto, nvml, none, simulated (got 'cuda')",
+            "c.yml: gpu.backend: must be one of auto, nvml, dcmi, amdsmi, prometheus, none, simulated (got 'cuda')",
         ]
 
     def test_long_values_are_shortened(self) -> None:
@@ -327,7 +327,7 @@ gpu: {sample_hz: no, backend: cuda}
         (problem,) = problems(ONE + "gpu: {backend: [" + "abc, " * 2000 + "]}")
 
         assert problem.startswith(
-            "c.yml: gpu.backend: must be one of auto, nvml, none, simulated (got ['abc', "
+            "c.yml: gpu.backend: must be one of auto, nvml, dcmi, amdsmi, prometheus, none, simulated (got ['abc', "
         )
         assert len(problem) < 140
 
@@ -570,7 +570,10 @@ class TestConfigFromFlags:
         with pytest.raises(UsageError) as caught:
             config_from_flags(LAYOUTS, watch=["/a"], overrides={"gpu.backend": "cuda"})
 
-        assert str(caught.value) == "--gpu.backend: must be one of auto, nvml, none, simulated (got 'cuda')"
+        assert (
+            str(caught.value)
+            == "--gpu.backend: must be one of auto, nvml, dcmi, amdsmi, prometheus, none, simulated (got 'cuda')"
+        )
 
     def test_web_alone(self) -> None:
         """The web settings can be made of flags alone."""
@@ -686,7 +689,7 @@ class TestSample:
         assert len(rows) == 2 + len(keys(()))
         assert rows[2].startswith("| `directories[].name` | text | required |  | ")
         assert "Layouts: deepspeed, torch_save." in rows[4]
-        assert rows[15].startswith(
+        assert rows[16].startswith(
             '| `web.listen_address` | address | `":10047"` | `--web.listen-address` | '
         )
         assert {row.count(" | ") for row in rows[2:]} == {4}

@@ -7,6 +7,8 @@ from pathlib import Path
 from ckpt_exporter.config.sample import reference_table, sample_text
 from ckpt_exporter.detect.layouts import LAYOUT_NAMES
 from ckpt_exporter.metrics.catalogue import METRICS
+from ckpt_exporter.sources.backends import BACKENDS
+from ckpt_exporter.sources.exposition_tables import TABLES
 
 ROOT = Path(__file__).parents[2]
 HEADER = "# Configuration\n\nGenerated from the schema; `ckpt-exporter check` uses the same table.\n\n"
@@ -29,3 +31,12 @@ def test_readme_names_real_metrics() -> None:
     words = {word.strip("`{}(),.:") for word in text.replace("{", " ").split()}
 
     assert {word for word in words if word.startswith("ckpt_") and word != "ckpt_exporter"} <= known
+
+
+def test_the_page_on_accelerators_names_what_there_is() -> None:
+    """docs/accelerators.md has a line for every backend and every exporter, and DCMI's folders."""
+    text = (ROOT / "docs/accelerators.md").read_text()
+    assert [name for name in (*BACKENDS, "simulated", "none") if f"\n| `{name}` |" not in text] == []
+    assert [table.exporter for table in TABLES if f"\n| {table.exporter} | `http://" not in text] == []
+    folders = {path.rpartition("/")[0] for path in BACKENDS["dcmi"].libraries if path.startswith("/")}
+    assert [folder for folder in folders if folder.rpartition("/")[0] not in text] == []

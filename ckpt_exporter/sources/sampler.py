@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: facts from a sampler in a process of its own, and that process's life."""
+"""Accelerators: facts from a sampler in a process of its own, and that process's life."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from ckpt_exporter.logs import log_event
 from ckpt_exporter.model import Fact, GpuInfo, GpuSample, GpuSet, Histogram
 from ckpt_exporter.sources.gpus import CallHistogram, SourceThread, pids_by_index
-from ckpt_exporter.sources.nvml_process import ChildProcess
+from ckpt_exporter.sources.sampler_process import ChildProcess
 
 _LOG = logging.getLogger("ckpt_exporter.gpu")
 
@@ -24,8 +24,12 @@ WAKE_SECONDS = 1.0  # how late a save's beginning is noticed where readings come
 
 
 @dataclass(frozen=True, slots=True)
-class NvmlSettings:
-    """Intervals in seconds, rates in Hz; ``environment`` is added to the sampler's."""
+class SamplerSettings:
+    """Intervals in seconds, rates in Hz; ``environment`` is added to the sampler's.
+
+    ``url``, ``poll_seconds`` and ``stale_seconds`` are for the backend that reads another exporter: where its
+    metrics are, how often it is asked at most, and after how long of nothing new a GPU counts as unread.
+    """
 
     saving_hz: float = 5.0
     identity_seconds: float = 60.0
@@ -38,11 +42,15 @@ class NvmlSettings:
     stable_seconds: float = 60.0  # up for so long, the next failure is a new one
     unhealthy_seconds: float = 300.0
     release_seconds: float = 600.0
+    url: str | None = None
+    # By default no exporter makes its figures anew more often than each second, or less than each minute.
+    poll_seconds: float = 1.0
+    stale_seconds: float = 65.0
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-class NvmlSource(SourceThread):
-    """GPU facts for ``emit``, which is called from one thread of this source and must return at once.
+class SampledGpus(SourceThread):
+    """Facts of a backend's GPUs for ``emit``, which one thread of this source calls and must return at once.
 
     Whatever fails is a state, told by ``state``, ``up`` and ``healthy`` and one log line per change:
     the daemon goes on without GPU figures, and the sampler is started anew with growing pauses. After
@@ -53,17 +61,19 @@ class NvmlSource(SourceThread):
         self,
         emit: Callable[[Fact], None],
         *,
+        backend: str = "nvml",
         clock: Callable[[], float] = time.monotonic,
         sample_hz: float = 2.0,
         saving: Callable[[], bool],
-        settings: NvmlSettings | None = None,
+        settings: SamplerSettings | None = None,
     ) -> None:
-        super().__init__("nvml")
+        super().__init__("sampler")
         self._emit = emit
+        self._backend = backend
         self._clock = clock
         self._sample_hz = sample_hz
         self._saving = saving
-        self._settings = settings or NvmlSettings()
+        self._settings = settings or SamplerSettings()
         self._calls = CallHistogram()
         self._gpus: tuple[GpuInfo, ...] = ()
         self._errors: dict[tuple[int, str], str] = {}
@@ -201,6 +211,10 @@ class NvmlSource(SourceThread):
     def _spawn(self) -> None:
         settings = self._settings
         wanted = {
+            "backend": self._backend,
+            "url": settings.url,
+            "poll_seconds": settings.poll_seconds,
+            "stale_seconds": settings.stale_seconds,
             "sample_hz": self._sample_hz,
             "saving_hz": settings.saving_hz,
             "identity_seconds": settings.identity_seconds,

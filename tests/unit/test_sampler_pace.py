@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt_exporter.sources.nvml_pace import CALL_BOUNDS_SECONDS, CallTimes, Pace, bucket_of, percentile_95
+from ckpt_exporter.sources.sampler_pace import CALL_BOUNDS_SECONDS, CallTimes, Pace, bucket_of, percentile_95
 
 FAST_CALLS = [0.001] * 24
 SLOW_CALLS = [0.021] * 24

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import select
@@ -18,31 +19,20 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ckpt_exporter.sources.nvml_pace import CallTimes, Pace
+from ckpt_exporter.sources.backends import BACKENDS, Backend
+from ckpt_exporter.sources.sampler_pace import CallTimes, Pace
+from ckpt_exporter.sources.sampler_reader import BackendDownError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ckpt_exporter.sources.nvml_reader import NvmlReader
+    from ckpt_exporter.sources.sampler_reader import Reader
 
-LIBRARY = "libnvidia-ml.so.1"
-STATES = {4: "no_permission", 9: "driver_not_loaded", 12: "library_missing", 18: "version_mismatch"}
-STATES.update({999: "unknown_error", 1: "unknown_error"})
-# Codes of a GPU that is itself the trouble: beginning anew would not bring it back.
-OWN_TROUBLE = frozenset({15, 16})
 FAILED_TICKS = 3
 HEARTBEAT_SECONDS = 2.0
 SUSPECT_SECONDS = 10.0  # how often GPUs are looked for anew while one can't be read
 GRACE_SECONDS = 0.5  # how long a driver call may keep this process when it has to end
 STUCK_STATUS = 3
-
-
-class BackendDownError(Exception):
-    """NVML as a whole can't be used; ``state`` is one word for it."""
-
-    def __init__(self, state: str, text: str) -> None:
-        super().__init__(text)
-        self.state = state
 
 
 class Control:
@@ -134,34 +124,19 @@ class Sampler:
             with contextlib.suppress(Exception):
                 reader.close()
 
-    def _open(self) -> NvmlReader:
-        try:
-            library = ctypes.CDLL(LIBRARY)
-        except OSError as error:
-            raise BackendDownError("library_missing", str(error)) from error
-        # Only now: without the library its 8,000 lines would be read for nothing at every attempt.
-        from ckpt_exporter.sources.nvml_gpu import ERRORS, error_code  # noqa: PLC0415
-        from ckpt_exporter.sources.nvml_reader import NvmlReader  # noqa: PLC0415
-
-        self._errors, self._code = ERRORS, error_code
-        reader = NvmlReader(library, self._times, clock=time.monotonic)
-        try:
-            reader.open()
-        except ERRORS as error:
-            raise self._down(error) from error
+    def _open(self) -> Reader:
+        backend = BACKENDS[self._settings["backend"]]
+        library = _load(backend)
+        # Only now: without the library a binding of thousands of lines would be read for nothing.
+        module = importlib.import_module(backend.module)
+        reader: Reader = module.open_reader(library, self._times, time.monotonic, self._settings)
+        reader.open()
         return reader
 
-    def _down(self, error: Exception) -> BackendDownError:
-        code = self._code(error)
-        return BackendDownError(STATES.get(code, "init_error"), f"{error} (NVML {code})")
-
-    def _look(self, reader: NvmlReader, now: float) -> None:
+    def _look(self, reader: Reader, now: float) -> None:
         """Find out anew which GPUs there are, and who uses them, where that is due."""
         if now >= self._identity_due:
-            try:
-                identities = reader.enumerate()
-            except self._errors as error:
-                raise self._down(error) from error
+            identities = reader.enumerate()
             self._identity_due = now + self._settings["identity_seconds"]
             if identities != self._identities:
                 self._identities = identities
@@ -172,11 +147,13 @@ class Sampler:
             pids = reader.read_pids()
             self._output.send("pids", known=reader.mapping_known, pids=pids)
 
-    def _tick(self, reader: NvmlReader) -> None:
+    def _tick(self, reader: Reader) -> None:
         self._times.tick.clear()
         rows = []
         for gpu in reader.gpus:
-            rows.append(reader.read(gpu))
+            row = reader.read(gpu)
+            if row is not None:
+                rows.append(row)
             self._output.beat()
         self._pace.note_tick(self._times.tick)
         counts, seconds = self._times.take()
@@ -189,15 +166,15 @@ class Sampler:
     def _suspect_seconds(self) -> float:
         return min(SUSPECT_SECONDS, float(self._settings["identity_seconds"]))
 
-    def _judge(self, reader: NvmlReader, lost: list[Any]) -> None:
+    def _judge(self, reader: Reader, lost: list[Any]) -> None:
         """Give up when all GPUs fail for a reason that is not their own."""
-        foreign = [gpu for gpu in lost if gpu.code not in OWN_TROUBLE]
+        foreign = [gpu for gpu in lost if gpu.down_state is not None]
         all_fail = bool(reader.gpus) and len(foreign) == len(reader.gpus)
         self._failed_ticks = self._failed_ticks + 1 if all_fail else 0
         if self._failed_ticks >= FAILED_TICKS:
-            raise BackendDownError(STATES.get(foreign[0].code, "unknown_error"), str(foreign[0].error))
+            raise BackendDownError(foreign[0].down_state, str(foreign[0].error))
 
-    def _wait(self, reader: NvmlReader, began: float, *, saving: bool) -> None:
+    def _wait(self, reader: Reader, began: float, *, saving: bool) -> None:
         while not self._control.stopping:
             wanted = self._control.saving
             if wanted and not saving:
@@ -210,6 +187,19 @@ class Sampler:
             self._control.changed.wait(min(left, HEARTBEAT_SECONDS))
             self._control.changed.clear()
             self._output.beat()
+
+
+def _load(backend: Backend) -> ctypes.CDLL | None:
+    """Load the first library there is; None where none is needed; raises BackendDownError."""
+    reasons = []
+    for name in backend.libraries:
+        try:
+            return ctypes.CDLL(name)
+        except OSError as error:
+            reasons.append(str(error))
+    if reasons:
+        raise BackendDownError("library_missing", reasons[0])
+    return None
 
 
 def main() -> None:

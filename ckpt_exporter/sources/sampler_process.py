@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-MODULE = "ckpt_exporter.sources.nvml_child"
+MODULE = "ckpt_exporter.sources.sampler_child"
 LONGEST_LINE_BYTES = 4 << 20
 READ_BYTES = 1 << 16
 # A child that is told to end has half a second for the driver call it is in; then it ends by itself.
