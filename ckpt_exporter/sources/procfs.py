@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
+_HEX_DIGITS = tuple(b"%x" % digit for digit in range(16))
 _DEAD_STATES = frozenset({"Z", "X", "x"})
 _WRITABLE = (os.O_WRONLY, os.O_RDWR)
 _READ_SIZE = 64 * 1024
 _IO_LINES = re.compile(rb"^wchar: (\d+)$.*^write_bytes: (\d+)$", re.MULTILINE | re.DOTALL)
+_READ_LINES = re.compile(rb"^rchar: (\d+)$.*^wchar: (\d+)$.*^read_bytes: (\d+)$", re.MULTILINE | re.DOTALL)
+_RSS_LINE = re.compile(rb"^Rss: +(\d+) kB$", re.MULTILINE)
 _MAP_LINE = re.compile(
     rb"^[0-9a-f]+-[0-9a-f]+ .w.s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)$", re.MULTILINE
 )
@@ -43,6 +47,11 @@ class Descriptor:
 
     position: int
     flags: int
+
+    @property
+    def direct(self) -> bool:
+        """True if the page cache is bypassed."""
+        return bool(self.flags & os.O_DIRECT)
 
     @property
     def writable(self) -> bool:
@@ -104,6 +113,38 @@ def read_io(pid: int, proc: str) -> tuple[int, int] | None:
     """
     hit = _IO_LINES.search(read_bytes(f"{proc}/{pid}/io") or b"")
     return (int(hit[1]), int(hit[2])) if hit else None
+
+
+def read_reads(pid: int, proc: str) -> tuple[int, int, int] | None:
+    """Return the process's ``rchar``, ``wchar`` and ``read_bytes`` since its start.
+
+    ``rchar`` misses mapped and asynchronous reads, ``read_bytes`` what came from the page cache.
+    """
+    hit = _READ_LINES.search(read_bytes(f"{proc}/{pid}/io") or b"")
+    return (int(hit[1]), int(hit[2]), int(hit[3])) if hit else None
+
+
+def read_resident(pid: int, names: Collection[bytes], proc: str) -> dict[int, int]:
+    """Return by inode how many bytes of a mapped file are resident in a process, over all its mappings.
+
+    ``names`` are the last names of the wanted files. The costly ``smaps`` is read only when one is mapped.
+    """
+    maps = read_bytes(f"{proc}/{pid}/maps") or b""
+    if not any(name in maps for name in names):
+        return {}
+    found: dict[int, int] = {}
+    inode: int | None = None
+    for line in (read_bytes(f"{proc}/{pid}/smaps") or b"").splitlines():
+        if (rss := _RSS_LINE.match(line)) is not None:
+            if inode is not None:
+                found[inode] = found.get(inode, 0) + int(rss[1]) * 1024
+        elif line[:1] in _HEX_DIGITS:
+            inode = None
+            if b"/" in line:
+                fields = line.split(None, 5)
+                name = fields[5].removesuffix(b" (deleted)").rpartition(b"/")[2]
+                inode = int(fields[4]) if name in names else None
+    return found
 
 
 def read_descriptor(pid: int, fd: int, proc: str) -> Descriptor | None:
