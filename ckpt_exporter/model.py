@@ -135,10 +135,10 @@ class ReadEvent:
 class Reading:
     """How far one process is with one file that it holds open for reading or mapped.
 
-    ``position`` is the descriptor's offset in bytes, ``mapped_bytes`` what of a mapping is resident in the
-    process (it has touched that), each None where there is no such thing. ``rchar``, ``wchar`` and
-    ``read_bytes`` are the process's own counters over all its files. ``held`` is False once it has let go.
-    ``direct``: the page cache is bypassed.
+    ``position`` is the descriptor's offset in bytes. ``mapped_bytes`` is what of the file's mapping the
+    process has touched, asked for once since that costs; from then on its ``resident_bytes`` of all files
+    tell. ``rchar``, ``wchar`` and ``read_bytes`` are the process's own counters over all its files. ``held``
+    is False once it has let go. ``direct``: the page cache is bypassed. None is unknown.
     """
 
     t: float
@@ -146,7 +146,9 @@ class Reading:
     pid: int
     size: int
     position: int | None = None
+    mapped: bool = False
     mapped_bytes: int | None = None
+    resident_bytes: int | None = None
     rchar: int | None = None
     wchar: int | None = None
     read_bytes: int | None = None

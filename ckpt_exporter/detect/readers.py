@@ -42,7 +42,8 @@ class Part:
     counted: bool = True  # its counters were read after it let go
     position: int | None = None
     direct: bool = False
-    mapped: bool = False  # what is mapped is known exactly, but no more once the mapping is gone
+    mapped: bool = False
+    exact: bool = False  # what was touched before the first look is counted, too
     looks: int = 0
 
     @property
@@ -60,13 +61,13 @@ class Part:
     def estimate(self, closed: float) -> tuple[int, bool]:
         """Return the bytes read until ``closed``, and whether they are a guess from the file's size."""
         known_until = max(self.last_held, self.gone or 0.0) if self.counted else self.last_held
-        if not self.mapped and (self.looks < 2 or known_until <= self.first):
+        if not self.exact and (self.looks < 2 or known_until <= self.first):
             plausible = self.size <= MAX_BYTES_PER_SECOND * max(0.0, closed - self.opened)
             return (max(self.size if plausible else 0, self.bytes), True)
-        unseen_seconds = 0.0 if self.mapped else self.first - self.opened
+        unseen_seconds = 0.0 if self.exact else self.first - self.opened
         if not self.counted and self.grew_last:
             unseen_seconds += max(0.0, closed - self.last_held)
-        flowed_since = self.opened if self.mapped else self.first
+        flowed_since = self.opened if self.exact else self.first
         flowing_seconds = max((self.grown or self.first) - flowed_since, 1e-6)
         rate = min(self.bytes / flowing_seconds, MAX_BYTES_PER_SECOND)
         total = self.bytes + round(rate * max(0.0, unseen_seconds))
@@ -101,7 +102,7 @@ class Reader:
     _wchar: int | None = None
     read: int = 0
     written: int = 0
-    stored: int | None = None  # bytes that came from the storage
+    _resident: int | None = None
 
     @property
     def passes_on(self) -> bool:
@@ -116,8 +117,7 @@ class Reader:
         before = sum(part.bytes for part in self.parts.values())
         for reading in readings:
             self._hold(reading, opened.get(reading.path, reading.t))
-        if readings[0].rchar is not None:
-            self._share(grown, readings)
+        self._share(grown, readings)
         return sum(part.bytes for part in self.parts.values()) > before
 
     def _count(self, reading: Reading) -> int:
@@ -132,8 +132,6 @@ class Reader:
         self.read += grown
         # Only what is written while it reads: a run that saves right after it has loaded copies nothing.
         self.written += min(grown, _growth(self._wchar, reading.wchar))
-        if self._read_bytes is not None:
-            self.stored = (self.stored or 0) + _growth(self._read_bytes, reading.read_bytes)
         self._rchar, self._read_bytes, self._wchar = reading.rchar, reading.read_bytes, reading.wchar
         return grown
 
@@ -152,11 +150,10 @@ class Reader:
     def _share(self, grown: int, readings: Sequence[Reading]) -> None:
         """Give what the process has read to the files it held, before others to those it moved on in."""
         t = readings[0].t
-        for reading in readings:
-            if reading.mapped_bytes is not None:
-                part = self.parts[reading.path]
-                part.mapped = True
-                part.advance(max(0, reading.mapped_bytes - part.bytes), t)
+        if readings[0].resident_bytes is not None:
+            self._share_pages(readings)
+        if readings[0].rchar is None:
+            return  # it has ended, or may not be asked: that shows no rest
         others = [reading for reading in readings if not self.parts[reading.path].mapped]
         for reading in sorted(others, key=self._has_moved, reverse=True):
             part = self.parts[reading.path]
@@ -164,6 +161,29 @@ class Reader:
             part.advance(amount, t)
             grown -= amount
             part.position = reading.position
+
+    def _share_pages(self, readings: Sequence[Reading]) -> None:
+        """Give the pages that the process has touched to the files it has mapped, to the newest first."""
+        now, t = readings[0].resident_bytes, readings[0].t
+        parts = [self.parts[reading.path] for reading in readings if reading.held and reading.mapped]
+        left = [self.parts[reading.path] for reading in readings if not reading.held]
+        # What was unmapped is resident no more, and hides as much growth.
+        before = None if self._resident is None else self._resident - sum(p.bytes for p in left if p.mapped)
+        grown = _growth(before, now)
+        self._resident = now
+        exact = {r.path: r.mapped_bytes for r in readings if r.mapped_bytes is not None}
+        for part in parts:
+            if part.path in exact:
+                amount = max(0, exact[part.path] - part.bytes)
+                part.mapped = part.exact = True
+                part.advance(amount, t)
+                grown = max(0, grown - amount)
+        for part in sorted(parts, key=lambda part: part.opened, reverse=True):
+            if part.path not in exact:
+                part.mapped = True
+                amount = min(grown, part.left)
+                part.advance(amount, t)
+                grown -= amount
 
     def _has_moved(self, reading: Reading) -> bool:
         before = self.parts[reading.path].position

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 _HEX_DIGITS = tuple(b"%x" % digit for digit in range(16))
 _DEAD_STATES = frozenset({"Z", "X", "x"})
 _WRITABLE = (os.O_WRONLY, os.O_RDWR)
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _READ_SIZE = 64 * 1024
 _IO_LINES = re.compile(rb"^wchar: (\d+)$.*^write_bytes: (\d+)$", re.MULTILINE | re.DOTALL)
 _READ_LINES = re.compile(rb"^rchar: (\d+)$.*^wchar: (\d+)$.*^read_bytes: (\d+)$", re.MULTILINE | re.DOTALL)
@@ -124,14 +125,42 @@ def read_reads(pid: int, proc: str) -> tuple[int, int, int] | None:
     return (int(hit[1]), int(hit[2]), int(hit[3])) if hit else None
 
 
+def read_activity(pid: int, proc: str) -> tuple[int, int, int] | None:
+    """Return ``rchar``, ``read_bytes`` and the page faults of a process since its start.
+
+    Who reads a mapped file from the page cache shows only by its faults.
+    """
+    reads = read_reads(pid, proc)
+    fields = (read_bytes(f"{proc}/{pid}/stat") or b"").rpartition(b")")[2].split()
+    if reads is None or len(fields) < 11:
+        return None
+    return reads[0], reads[2], int(fields[7]) + int(fields[9])
+
+
+def read_file_pages(pid: int, proc: str) -> int | None:
+    """Return the bytes of mapped files, of all of them together, that are resident in a process."""
+    fields = (read_bytes(f"{proc}/{pid}/statm") or b"").split()
+    return int(fields[2]) * _PAGE_BYTES if len(fields) > 2 else None
+
+
+def read_mapped(pid: int, names: Collection[bytes], proc: str) -> set[int]:
+    """Return the inodes of the files of some last names that a process has mapped."""
+    maps = read_bytes(f"{proc}/{pid}/maps") or b""
+    if not any(name in maps for name in names):
+        return set()
+    lines = (line.split(None, 5) for line in maps.splitlines() if b"/" in line)
+    return {
+        int(fields[4])
+        for fields in lines
+        if fields[5].removesuffix(b" (deleted)").rpartition(b"/")[2] in names
+    }
+
+
 def read_resident(pid: int, names: Collection[bytes], proc: str) -> dict[int, int]:
     """Return by inode how many bytes of a mapped file are resident in a process, over all its mappings.
 
-    ``names`` are the last names of the wanted files. The costly ``smaps`` is read only when one is mapped.
+    ``names`` are the last names of the wanted files. Costs 20 ms for each resident GiB.
     """
-    maps = read_bytes(f"{proc}/{pid}/maps") or b""
-    if not any(name in maps for name in names):
-        return {}
     found: dict[int, int] = {}
     inode: int | None = None
     for line in (read_bytes(f"{proc}/{pid}/smaps") or b"").splitlines():

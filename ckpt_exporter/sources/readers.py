@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ckpt_exporter.model import Reading
 from ckpt_exporter.sources.procfs import (
     list_pids,
+    read_activity,
     read_descriptor,
+    read_file_pages,
+    read_mapped,
     read_process,
     read_reads,
     read_resident,
@@ -18,9 +22,13 @@ from ckpt_exporter.sources.runs import identify_run
 
 # So few that looking at all their descriptors costs no more than finding out which of them read.
 FEW_PROCESSES = 64
+# Two readings of the counters so far apart tell who reads; growth since older ones tells nothing.
+APART_SECONDS = 0.01
+STALE_SECONDS = 1.0
 GROWTH_BYTES = 64 * 1024
-# Searching for readers may take this share of the time; looking at known ones that share.
-SEARCH_SHARE = 0.02
+GROWTH_FAULTS = 16
+# Searching for readers may take this share of the time (of one processor).
+SEARCH_SHARE = 0.05
 # After so many searches without one, every process is looked at: who reads a mapped file from the page cache
 # has no I/O counted.
 FRUITLESS_SEARCHES = 2
@@ -36,8 +44,13 @@ class Held:
     """How one process holds one file."""
 
     position: int | None = None
-    mapped_bytes: int | None = None
+    mapped: bool = False
     direct: bool = False
+
+
+def _reads(now: tuple[int, int, int], before: tuple[int, int, int]) -> bool:
+    rchar, stored, faults = (a - b for a, b in zip(now, before, strict=True))
+    return rchar > GROWTH_BYTES or stored > GROWTH_BYTES or faults > GROWTH_FAULTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,47 +77,70 @@ def readers_visible(proc: str = "/proc") -> bool:
 class ReaderSearch:
     """Find the readers of some files, and look at them, at a bounded cost."""
 
-    def __init__(self, clock: Callable[[], float], proc: str = "/proc") -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        proc: str = "/proc",
+        *,
+        cost_clock: Callable[[], float] = time.thread_time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._clock = clock
         self._proc = proc
-        self._counters: dict[int, tuple[int, ...]] = {}
+        self._cost_clock = cost_clock
+        self._sleep = sleep
+        self._counters: dict[int, tuple[int, int, int]] = {}
+        self._counted_at = float("-inf")
+        self._kernel: set[int] = set()
         self._fruitless = 0
         self._search_at = float("-inf")
         self._commands: dict[int, tuple[str, str | None]] = {}
+        self._mapped: dict[int, set[str]] = {}
+        self.look_cost_seconds = 0.0  # of the last look at the known readers, without searching for others
         self.held: dict[int, dict[str, int]] = {}  # pid -> path -> size at the last look
 
     def look(self, files: Mapping[str, tuple[FileId, int]], *, search: bool) -> list[Reading]:
         """Return what the known readers, and with ``search`` others, hold of ``files`` (path -> id, size)."""
-        pids = set(self.held)
-        now = self._clock()
-        if search and now >= self._search_at:
-            pids |= self._candidates()
         wanted = _Wanted(
             frozenset(path.rpartition("/")[2] for path in files),
             {file_id: path for path, (file_id, _) in files.items()},
         )
-        readings: list[Reading] = []
-        for pid in sorted(pids):
-            readings += self._look_at(pid, files, wanted)
-        if search and now >= self._search_at:
+        began = self._cost_clock()
+        known = set(self.held)
+        readings = [reading for pid in sorted(known) for reading in self._look_at(pid, files, wanted)]
+        self.look_cost_seconds = self._cost_clock() - began
+        if search and files and self._clock() >= self._search_at:
+            began = self._cost_clock()
+            for pid in sorted(self._candidates() - known):
+                readings += self._look_at(pid, files, wanted)
             self._fruitless = 0 if self.held else self._fruitless + 1
-            self._search_at = now + (self._clock() - now) / SEARCH_SHARE
+            self._search_at = self._clock() + (self._cost_clock() - began) / SEARCH_SHARE
         return readings
 
     def _candidates(self) -> set[int]:
-        """Return the processes that may be readers: few, or those that have read since the last search."""
-        pids = [pid for pid in list_pids(self._proc) if pid != os.getpid()]
+        """Return the processes that may be readers: all if there are few, or those that read just now."""
+        pids = self._processes()
         if len(pids) <= FEW_PROCESSES or self._fruitless >= FRUITLESS_SEARCHES:
             self._fruitless = 0
-            return set(pids)
-        before = self._counters
-        self._counters = {pid: reads for pid in pids if (reads := read_reads(pid, self._proc)) is not None}
-        return {
-            pid
-            for pid, (rchar, _, stored) in self._counters.items()
-            if max(rchar - before.get(pid, (0, 0, 0))[0], stored - before.get(pid, (0, 0, 0))[2])
-            > GROWTH_BYTES
-        }
+            return pids
+        if self._clock() - self._counted_at > STALE_SECONDS:
+            self._counters = self._activity(pids)
+            self._sleep(APART_SECONDS)
+        before, self._counters = self._counters, self._activity(pids)
+        self._counted_at = self._clock()
+        return {pid for pid, now in self._counters.items() if _reads(now, before.get(pid, (0, 0, 0)))}
+
+    def _processes(self) -> set[int]:
+        """Return the processes with memory of their own; the kernel's threads are half of all."""
+        pids = {pid for pid in list_pids(self._proc) if pid != os.getpid()}
+        self._kernel &= pids
+        if not self._kernel:
+            parents = {pid: process.parent for pid in pids if (process := read_process(pid, self._proc))}
+            self._kernel = {pid for pid, parent in parents.items() if 2 in (pid, parent) and parent != 1}
+        return pids - self._kernel
+
+    def _activity(self, pids: set[int]) -> dict[int, tuple[int, int, int]]:
+        return {pid: counts for pid in pids if (counts := read_activity(pid, self._proc)) is not None}
 
     def _look_at(self, pid: int, files: Mapping[str, tuple[FileId, int]], wanted: _Wanted) -> list[Reading]:
         before = self.held.get(pid, {})
@@ -113,6 +149,8 @@ class ReaderSearch:
             return []
         t = self._clock()
         rchar, wchar, stored = read_reads(pid, self._proc) or (None, None, None)
+        resident = read_file_pages(pid, self._proc)
+        touched = self._touched(pid, held, files, wanted)
         command, run = self._identity(pid)
         self.held[pid] = {path: files[path][1] for path in held}
         if not held:
@@ -127,7 +165,9 @@ class ReaderSearch:
                 pid,
                 size=before[path] if how is None else files[path][1],
                 position=how.position if how else None,
-                mapped_bytes=how.mapped_bytes if how else None,
+                mapped=how.mapped if how else False,
+                mapped_bytes=touched.get(path),
+                resident_bytes=resident,
                 rchar=rchar,
                 wchar=wchar,
                 read_bytes=stored,
@@ -160,11 +200,29 @@ class ReaderSearch:
                 if before is None or (how.position or 0) > (before.position or 0):
                     held[path] = how
         by_inode = {inode: path for (_, inode), path in wanted.ids.items()}
-        for inode, size in read_resident(pid, wanted.encoded, self._proc).items():
+        for inode in read_mapped(pid, wanted.encoded, self._proc):
             if (mapped := by_inode.get(inode)) is not None:
-                before = held.get(mapped, Held())
-                held[mapped] = Held(before.position, size, before.direct)
+                held[mapped] = replace(held.get(mapped, Held()), mapped=True)
         return held
+
+    def _touched(
+        self,
+        pid: int,
+        held: Mapping[str, Held],
+        files: Mapping[str, tuple[FileId, int]],
+        wanted: _Wanted,
+    ) -> dict[str, int]:
+        """Return what the process has touched of files that it was not seen to map before."""
+        mapped = {path for path, how in held.items() if how.mapped}
+        new = mapped - self._mapped.get(pid, set())
+        if not mapped:
+            self._mapped.pop(pid, None)
+            return {}
+        self._mapped[pid] = mapped
+        if not new:
+            return {}
+        resident = read_resident(pid, wanted.encoded, self._proc)
+        return {path: resident.get(files[path][0][1], 0) for path in new}
 
     def _descriptor(self, pid: int, fd: int, wanted: _Wanted) -> tuple[str, Held] | None:
         link = f"{self._proc}/{pid}/fd/{fd}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ckpt_exporter.logs import log_event
-from ckpt_exporter.model import Fact, ReadEvent
+from ckpt_exporter.model import Fact, ReadEvent, Reading
 from ckpt_exporter.sources.filestat import lstat
 from ckpt_exporter.sources.readers import FileId, ReaderSearch, readers_visible
 from ckpt_exporter.sources.residency import PageCache
@@ -67,7 +67,9 @@ class DirectoryReaders:
         self._lock = threading.Lock()
         self._files: dict[str, _Followed] = {}
         self._began = 0.0
-        self._shown: dict[tuple[int, str], tuple[object, ...]] = {}
+        self._opened = False  # a followed file was opened again, by a known reader or another
+        # What was told of each last, and whether that was news.
+        self._shown: dict[tuple[int, str], tuple[tuple[object, ...], bool]] = {}
         self._due = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -93,6 +95,7 @@ class DirectoryReaders:
             if file is not None:
                 file.last = max(file.last, event.t)
                 file.closed = event.event == "close"
+                self._opened = self._opened or event.event == "open"
                 self._due.set()
             elif event.event == "open":
                 self._follow(event)
@@ -117,12 +120,11 @@ class DirectoryReaders:
             self._due.clear()
             if self._stopping.is_set():
                 return
-            began = self._clock()
             try:
                 self._look_at_new()
-                if began >= look_at:
+                if self._clock() >= look_at:
                     pause = self._step()
-                    look_at = self._clock() + (self._clock() - began) / LOOK_SHARE
+                    look_at = self._clock() + self._search.look_cost_seconds / LOOK_SHARE
             except Exception as error:  # noqa: BLE001 (thread boundary: knowing less must not end the thread)
                 log_event(_LOG, logging.ERROR, "looking at readers failed", error=error, dir=self._name)
                 pause = SLOW_SECONDS
@@ -133,15 +135,25 @@ class DirectoryReaders:
         """Look once; return how long to wait for the next look, None until something is opened."""
         with self._lock:
             known = {path: (file.id, file.size) for path, file in self._files.items() if file.looked}
+            opened, self._opened = self._opened, False
         held = {path for paths in self._search.held.values() for path in paths}
         news = False
-        for reading in self._search.look(known, search=bool(known.keys() - held)):
-            shown = (reading.position, reading.mapped_bytes, reading.rchar, reading.read_bytes, reading.held)
-            if self._shown.get((reading.pid, reading.path)) != shown:
-                self._shown[reading.pid, reading.path] = shown
-                news = True
-            self._emit(reading)
+        for reading in self._search.look(known, search=opened or bool(known.keys() - held)):
+            new, tell = self._compare(reading)
+            news = news or new
+            if tell:
+                self._emit(reading)
         return self._forget(news=news)
+
+    def _compare(self, reading: Reading) -> tuple[bool, bool]:
+        """Return whether a look shows anything new, and whether to tell of it: also once that it does not."""
+        key = (reading.pid, reading.path)
+        shown = (
+            reading.position, reading.resident_bytes, reading.rchar, reading.read_bytes, reading.held,
+        )  # fmt: skip
+        before, was_news = self._shown.get(key, (None, True))
+        self._shown[key] = (shown, shown != before)
+        return shown != before, shown != before or was_news
 
     def _look_at_new(self) -> None:
         """Look at the page cache before much was read."""
