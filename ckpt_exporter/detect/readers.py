@@ -102,6 +102,8 @@ class Reader:
     _wchar: int | None = None
     read: int = 0
     written: int = 0
+    _called: int = 0
+    _fetched: int = 0
     _resident: int | None = None
 
     @property
@@ -124,12 +126,12 @@ class Reader:
         """Return by how much the process's reads have grown since the last look."""
         if reading.rchar is None:
             return 0
-        grown = max(
-            _growth(self._rchar, reading.rchar),
-            # Asynchronous and mapped reads show here alone.
-            _growth(self._read_bytes, reading.read_bytes),
-        )
-        self.read += grown
+        self._called += _growth(self._rchar, reading.rchar)
+        self._fetched += _growth(self._read_bytes, reading.read_bytes)
+        # Asynchronous reads show only in what was fetched, which otherwise runs ahead of the reader.
+        read = self._called if self._called >= self._fetched / 2 else self._fetched
+        grown = max(0, read - self.read)
+        self.read = max(self.read, read)
         # Only what is written while it reads: a run that saves right after it has loaded copies nothing.
         self.written += min(grown, _growth(self._wchar, reading.wchar))
         self._rchar, self._read_bytes, self._wchar = reading.rchar, reading.read_bytes, reading.wchar
