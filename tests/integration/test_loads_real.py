@@ -13,8 +13,8 @@ import pytest
 
 from ckpt_exporter.ledger import Ledger
 from ckpt_exporter.model import DetectSettings, DirectorySettings, Fact, Load, ReadEvent, Save
-from ckpt_exporter.sources.reading import ReadersSource
 from ckpt_exporter.sources.readers import readers_visible
+from ckpt_exporter.sources.reading import ReadersSource
 from ckpt_exporter.sources.watch import WatchSource
 from tests.integration.watching import FAST
 
@@ -166,7 +166,9 @@ def test_a_load_is_measured(loading: Loading, how: str, cold: bool) -> None:
     assert (load.bytes, load.files, load.readers, load.step) == (2 * SIZE, 2, 1, 7)
     assert load.start == pytest.approx(begun, abs=TOLERANCE_SECONDS)
     assert load.end == pytest.approx(done, abs=TOLERANCE_SECONDS)
-    assert load.cached_ratio == pytest.approx(0.0 if cold or how == "direct" else 1.0, abs=0.1)
+    # The first touch of a mapping brings in up to 8 MiB before anybody can look: a sixth of these files.
+    close = 0.2 if how == "mapped" else 0.1
+    assert load.cached_ratio == pytest.approx(0.0 if cold or how == "direct" else 1.0, abs=close)
 
 
 def test_many_readers_of_one_checkpoint(loading: Loading) -> None:
