@@ -365,6 +365,8 @@ class Ledger:
             if book.timeline.due(now):
                 book.timeline.take_tails(self._readings(name), now)
             self._enter_loads(book, book.reads.tick(now))
+            for start, last in book.reads.spans():
+                self._bubbles.load_seen(name, start, last)
         saves = [save for book in self._books.values() for save in book.detector.tick(now)]
         self._announce(now, {(save.directory, save.path) for save in saves})
         self._cost(self._bubbles.tick(now))
@@ -402,6 +404,7 @@ class Ledger:
     def _enter_loads(self, book: _Book, loads: list[Load]) -> None:
         for load in loads:
             book.enter_load(load, load.end + self.unix_minus_t)
+            self._bubbles.load_seen(load.directory, load.start, load.end)
         self._loads += loads
 
     def _route(self, fact: Fact) -> list[Save]:
