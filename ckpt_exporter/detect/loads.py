@@ -52,6 +52,11 @@ class _Episode:
             for part in reader.parts.values()
         ]
 
+    def cached_by_io(self) -> float | None:
+        """Return the cached share by the only reader's I/O; that of several is not told apart by file."""
+        readers = [reader for reader in self.readers.values() if not reader.passes_on]
+        return readers[0].cached_ratio if len(readers) == 1 else None
+
     @property
     def unfinished(self) -> bool:
         """Tell whether a process still holds a file that it has not read to its end."""
@@ -215,7 +220,7 @@ class LoadDetector:
             readers=max(counts, default=None),
             pids=pids,
             run=next((reader.run for reader, _ in episode.parts() if reader.run), None),
-            cached_ratio=_cached_ratio(files),
+            cached_ratio=ratio if (ratio := _cached_ratio(files)) is not None else episode.cached_by_io(),
             notes=tuple(sorted({note for file in files for note in file.notes})),
         )
 
@@ -250,7 +255,8 @@ def _unseen(episode: _Episode, file: _File) -> _FileLoad | None:
 
     Where readers can be seen, one that nobody was seen to read counts only beside others that were loaded.
     """
-    if not file.closes or file.size <= 0:
+    copied = any(file.path in reader.parts for reader in episode.readers.values())
+    if copied or not file.closes or file.size <= 0:
         return None
     if episode.visible and not episode.parts():
         return None

@@ -107,6 +107,15 @@ class Reader:
     _resident: int | None = None
 
     @property
+    def cached_ratio(self) -> float | None:
+        """The share of what it read that did not come from the storage, by its own I/O counters.
+
+        None where nothing was fetched: the file system may not count.
+        """
+        measured = sum(part.bytes for part in self.parts.values())
+        return max(0.0, 1 - self._fetched / measured) if self._fetched and measured else None
+
+    @property
     def passes_on(self) -> bool:
         """Tell whether this process copies, uploads or checks what it reads instead of loading it."""
         if self.command in PASSING_COMMANDS:

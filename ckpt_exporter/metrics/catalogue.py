@@ -232,6 +232,7 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Saves", ("saves",)),
+    ("Loads", ("loads",)),
     ("GPU and bubble", ("bubble", "gpu")),
     ("Storage and run", ("storage",)),
     ("Itself", ("watch", "itself", "history", "scrape")),

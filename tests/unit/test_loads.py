@@ -147,6 +147,19 @@ def test_past_the_page_cache_nothing_is_cached() -> None:
     assert load.cached_ratio == 0.0
 
 
+@pytest.mark.parametrize(("fetched", "ratio"), [(30 * MB, 0.7), (104 * MB, 0.0), (0, None)])
+def test_without_a_look_at_the_page_cache_the_io_tells(fetched: int, ratio: float | None) -> None:
+    """Of 100 MB read 30 MB came from the storage; what was fetched ahead is no less than nothing cached."""
+    (load,) = loads_of(
+        *opened(10.0, cached=None),
+        read(10.0, 0),
+        read(11.0, 100 * MB, read_bytes=fetched),
+        closed(11.0),
+        read(11.1, 100 * MB, read_bytes=fetched, held=False),
+    )
+    assert load.cached_ratio == (None if ratio is None else pytest.approx(ratio))
+
+
 def test_reads_that_no_call_shows_count_by_what_was_fetched() -> None:
     """An asynchronous reader, whose calls are not counted, is measured by its bytes from the storage."""
     (load,) = loads_of(
@@ -196,6 +209,17 @@ def test_a_loader_beside_a_copy_is_alone_in_the_load() -> None:
         closed(20.0), read(20.1, 100 * MB, 1, command="tar", held=False),
     )  # fmt: skip
     assert (load.pids, load.readers, load.end) == ((2,), 1, 11.0)
+
+
+def test_a_file_that_only_a_copy_read_is_not_in_the_load() -> None:
+    """While a run loads the model, a backup of the optimizer beside it adds nothing."""
+    tar = {"command": "tar", "path": SECOND}
+    (load,) = loads_of(
+        *opened(10.0), *opened(10.0, path=SECOND), read(10.0, 0, 1), read(10.0, 0, 2, **tar),
+        read(11.0, 100 * MB, 1), read(11.0, 100 * MB, 2, **tar), closed(11.0), closed(11.5, SECOND),
+        read(11.6, 100 * MB, 1, held=False), read(11.6, 100 * MB, 2, held=False, **tar),
+    )  # fmt: skip
+    assert (load.bytes, load.files, load.pids, load.end) == (100 * MB, 1, (1,), 11.0)
 
 
 def test_who_opens_and_reads_nothing_loads_nothing() -> None:
