@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ckpt_exporter.ledger import Ledger
-from ckpt_exporter.model import DetectSettings, DirectorySettings, Fact, Load, ReadEvent, Save
+from ckpt_exporter.model import ReadEvent
 from ckpt_exporter.sources.readers import readers_visible
-from ckpt_exporter.sources.reading import ReadersSource
-from ckpt_exporter.sources.watch import WatchSource
-from tests.integration.watching import FAST
+from tests.integration.loading import Loading
 
 pytestmark = pytest.mark.skipif(not readers_visible(), reason="needs to see other users' processes")
 
 MIB = 1024 * 1024
 SIZE = 48 * MIB
-QUIET_SECONDS = 1.0
 # A machine that runs other tests wakes a thread late; alone it is a tenth of this.
 TOLERANCE_SECONDS = 0.25
 
@@ -62,92 +56,17 @@ sys.stdin.read()
 """
 
 
-class Loading:
-    """A watched directory with one checkpoint of two files, and the loads seen of it."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.loads: list[Load] = []
-        self.saves: list[Save] = []
-        self.facts: list[Fact] = []
-        directory = DirectorySettings("d", str(root))
-        self._ledger = Ledger(
-            [directory],
-            DetectSettings(quiet_seconds=QUIET_SECONDS),
-            on_load=self.loads.append,
-            on_save=self.saves.append,
-            on_fact=self.facts.append,
-        )
-        self._readers = ReadersSource(self._ledger.feed, time.monotonic)
-        self._readers.replace_directories(["d"])
-        self._watch = WatchSource([directory], self._emit, settings=FAST)
-        self.files = [str(root / "checkpoint-7" / f"model-{i}.safetensors") for i in range(2)]
-        (root / "checkpoint-7").mkdir()
-        for file in self.files:
-            with open(file, "wb") as stream:
-                stream.write(os.urandom(SIZE))
-                os.fsync(stream.fileno())
-
-    def _emit(self, fact: Fact) -> None:
-        if not isinstance(fact, ReadEvent):
-            self._ledger.feed(fact)
-        elif not self._readers.is_own("d", fact):
-            self._ledger.feed(fact)
-            self._readers.note("d", fact)
-
-    def start(self) -> None:
-        self._watch.start()
-        self.wait(lambda: any(status.up for status in self._watch.statuses()))
-
-    def stop(self) -> None:
-        self._watch.stop()
-        self._readers.stop()
-
-    def wait(self, condition, seconds: float = 15.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, f"not seen; loads: {self.loads}"
-            self._ledger.tick(time.monotonic())
-            time.sleep(0.02)
-
-    def settle(self) -> None:
-        """Wait until every load begun so far is judged."""
-        begun = time.monotonic()
-        self.wait(lambda: not self._ledger.loading and time.monotonic() - begun > 0.3)
-
-    def cool(self) -> None:
-        """Empty the page cache of the files; done before the watch begins, since it opens them."""
-        for file in self.files:
-            fd = os.open(file, os.O_RDONLY)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(fd)
-
-    def warm(self) -> None:
-        for file in self.files:
-            Path(file).read_bytes()
-
-    def read_by(self, how: str, processes: int = 1) -> tuple[float, float]:
-        """Run readers; return when the first began and when the last had its last byte."""
-        program = _FRAME.format(body=_READERS[how].strip().replace("\n", "\n    "))
-        running = [
-            subprocess.Popen(
-                [sys.executable, "-c", program, *self.files],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for _ in range(processes)
-        ]
-        said = [process.stdout.readline().split() for process in running if process.stdout]
-        self.wait(lambda: self.loads)
-        for process in running:
-            process.communicate()
-        return min(float(begun) for begun, _ in said), max(float(done) for _, done in said)
+def _program(how: str) -> str:
+    return _FRAME.format(body=_READERS[how].strip().replace("\n", "\n    "))
 
 
 @pytest.fixture
 def loading(tmp_path: Path) -> Iterator[Loading]:
     watched = Loading(tmp_path)
+    (tmp_path / "checkpoint-7").mkdir()
+    watched.files = [str(tmp_path / "checkpoint-7" / f"model-{i}.safetensors") for i in range(2)]
+    for file in watched.files:
+        Path(file).write_bytes(os.urandom(SIZE))
     yield watched
     watched.stop()
 
@@ -161,7 +80,7 @@ def test_a_load_is_measured(loading: Loading, how: str, cold: bool) -> None:
     else:
         loading.warm()
     loading.start()
-    begun, done = loading.read_by(how)
+    begun, done = loading.run(_program(how), *loading.files)
     (load,) = loading.loads
     assert (load.bytes, load.files, load.readers, load.step) == (2 * SIZE, 2, 1, 7)
     assert load.start == pytest.approx(begun, abs=TOLERANCE_SECONDS)
@@ -175,7 +94,7 @@ def test_many_readers_of_one_checkpoint(loading: Loading) -> None:
     """Three processes that read all of it are three readers of its bytes."""
     loading.warm()
     loading.start()
-    loading.read_by("read", processes=3)
+    loading.run(_program("read"), *loading.files, processes=3)
     (load,) = loading.loads
     assert (load.bytes, load.readers, len(load.pids)) == (2 * SIZE, 3, 3)
 
@@ -214,7 +133,7 @@ def test_a_save_during_a_load_stays_exact(loading: Loading) -> None:
     new = loading.root / "checkpoint-8"
     new.mkdir()
     (new / "model.safetensors").write_bytes(b"y" * (3 * MIB))
-    loading.read_by("read")
+    loading.run(_program("read"), *loading.files)
     loading.wait(lambda: loading.saves)
     (save,) = loading.saves
     assert (save.step, save.bytes, save.files) == (8, 3 * MIB, 1)
