@@ -309,6 +309,7 @@ class Exporter:
         if isinstance(fact, (FileEvent, Progress)):
             name = self.ledger.directory_of(fact.path)
             if name is not None:
+                self._readers.forget(name, fact.path or "")
                 self._writers.note(name, fact)
 
     def _emit_read(self, event: ReadEvent) -> None:

@@ -100,6 +100,11 @@ class DirectoryReaders:
             elif event.event == "open":
                 self._follow(event)
 
+    def forget(self, path: str) -> None:
+        """Leave a file alone that is being written: searching for readers would disturb its own watch."""
+        with self._lock:
+            self._files.pop(path, None)
+
     def _follow(self, event: ReadEvent) -> None:
         if len(self._files) >= MAX_FILES or event.size is None:
             return
@@ -230,6 +235,12 @@ class ReadersSource:
         directory = self._directories.get(name)
         if directory is not None:
             directory.note(event)
+
+    def forget(self, name: str, path: str) -> None:
+        """Leave a file alone that is being written."""
+        directory = self._directories.get(name)
+        if directory is not None:
+            directory.forget(path)
 
     def stop(self) -> None:
         """End all threads."""
