@@ -34,8 +34,10 @@ from ckpt_exporter.model import (
     Fact,
     FileEvent,
     GpuBackendStatus,
+    Load,
     Progress,
     ProgressMethod,
+    ReadEvent,
     RecordingStatus,
     Save,
     Snapshot,
@@ -47,6 +49,7 @@ from ckpt_exporter.sources.backends import BACKENDS, present_backend
 from ckpt_exporter.sources.following import Following
 from ckpt_exporter.sources.gpus import GpuSource
 from ckpt_exporter.sources.ownership import GpuOwners
+from ckpt_exporter.sources.reading import ReadersSource
 from ckpt_exporter.sources.sampler import SampledGpus, SamplerSettings
 from ckpt_exporter.sources.simulated import SimulatedGpus
 from ckpt_exporter.sources.storage import StorageSource
@@ -107,12 +110,14 @@ class Exporter:
             on_fact=recorder.write if recorder is not None else None,
             on_bubble=self._on_bubble,
             on_begin=self._on_begin,
+            on_load=self._log_load,
         )
         self._history = _history(config, self.ledger)
         self._gpu_backend, make_gpus = gpus or _configured_gpus(config)
         self._gpus = make_gpus(self.ledger.feed, self._is_saving) if make_gpus is not None else None
         owners = GpuOwners(self._gpu_processes, lambda: self._gpus is not None and self._gpus.mapping_known)
         self._writers = WritersSource(self.ledger.feed, clock, owners.gpus_of)
+        self._readers = ReadersSource(self.ledger.feed, clock)
         self._watch = WatchSource(
             config.directories,
             self._emit,
@@ -160,6 +165,7 @@ class Exporter:
             message = "no history is kept: set history.path to a file that can be written"
             log_event(_LOG, logging.INFO, message, reason=reason)
         self._writers.replace_directories(directory.name for directory in self.config.directories)
+        self._readers.replace_directories(directory.name for directory in self.config.directories)
         self._storage.start()
         if self._gpus is not None:
             self._gpus.start()
@@ -182,7 +188,7 @@ class Exporter:
             log_event(_LOG, logging.ERROR, "recording stopped", reason=recorder.failed)
         if saving:
             return TICK_SECONDS
-        return JUDGING_TICK_SECONDS if self.ledger.judging else IDLE_TICK_SECONDS
+        return JUDGING_TICK_SECONDS if self.ledger.judging or self.ledger.loading else IDLE_TICK_SECONDS
 
     def _follow_clock(self) -> None:
         before, unix, after = self._clock(), time.time(), self._clock()
@@ -196,6 +202,7 @@ class Exporter:
         """Stop everything, in less than two seconds; what is committed by now is counted."""
         self._watch.stop()
         self._writers.stop()
+        self._readers.stop()
         if self._gpus is not None:
             self._gpus.stop()
         self._storage.stop(timeout=0.2)
@@ -233,6 +240,7 @@ class Exporter:
         refused, self.config = self.config.refused, config
         self.ledger.reconfigure(config.directories, config.detect)
         self._writers.replace_directories(directory.name for directory in config.directories)
+        self._readers.replace_directories(directory.name for directory in config.directories)
         self._storage.replace_directories(config.directories)
         self._watch.update(config.directories)
         self._config_status = _loaded(config, self._config_status, known=refused)
@@ -292,11 +300,21 @@ class Exporter:
         self._storage.wake()
 
     def _emit(self, fact: Fact) -> None:
+        if isinstance(fact, ReadEvent):
+            self._emit_read(fact)
+            return
         self.ledger.feed(fact)
         if isinstance(fact, (FileEvent, Progress)):
             name = self.ledger.directory_of(fact.path)
             if name is not None:
+                self._readers.forget(name, fact.path or "")
                 self._writers.note(name, fact)
+
+    def _emit_read(self, event: ReadEvent) -> None:
+        name = self.ledger.directory_of(event.path)
+        if name is not None and not self._readers.is_own(name, event):
+            self.ledger.feed(event)
+            self._readers.note(name, event)
 
     def _overwrite_position(self, path: str, _inode: str) -> tuple[int, ProgressMethod] | None:
         name = self.ledger.directory_of(path)
@@ -328,6 +346,23 @@ class Exporter:
             layout=save.layout,
             path=save.path,
             notes=",".join(save.notes) or None,
+        )
+
+    def _log_load(self, load: Load) -> None:
+        log_event(
+            _LOG,
+            logging.INFO,
+            "load ended",
+            dir=load.directory,
+            step=load.step,
+            duration_seconds=_rounded(load.duration_seconds),
+            bytes=load.bytes,
+            files=load.files,
+            readers=load.readers,
+            run=load.run,
+            cached_ratio=_rounded(load.cached_ratio),
+            path=load.path,
+            notes=",".join(load.notes) or None,
         )
 
     def _log_bubble(self, cost: Bubble | Stall) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from ckpt_exporter.bubble.detector import BubbleDetector
+from ckpt_exporter.detect.loads import LoadDetector
 from ckpt_exporter.detect.progress import joined_late
 from ckpt_exporter.detect.saves import SaveDetector
 from ckpt_exporter.model import (
@@ -23,8 +24,11 @@ from ckpt_exporter.model import (
     GpuSet,
     GpuStatus,
     Histogram,
+    Load,
     Mount,
     Progress,
+    ReadEvent,
+    Reading,
     Save,
     SkipReason,
     Snapshot,
@@ -38,6 +42,8 @@ from ckpt_exporter.timeline import Readings, RecentSaves, Timeline
 DURATION_BUCKETS_SECONDS = tuple(
     map(float, (1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600, 10800))
 )
+# A warm load of a small model takes less than a second.
+LOAD_BUCKETS_SECONDS = (0.1, 0.2, 0.5, *DURATION_BUCKETS_SECONDS)
 RESULTS = ("complete", "incomplete", "aborted")
 PHASES: tuple[BubblePhase, ...] = ("before_write", "writing", "write_gap", "after_write")
 SKIP_REASONS: tuple[SkipReason, ...] = ("no_gpu", "no_baseline", "sampler_gap", "low_quality")
@@ -84,6 +90,11 @@ class _Book:
         self.restored = False
         self.recent = RecentSaves()
         self.timeline = Timeline(self.detector.meter.strip)
+        self.reads = LoadDetector(directory, detect)
+        self.loads = 0
+        self.load_bytes = 0
+        self.load_durations = _Durations(LOAD_BUCKETS_SECONDS)
+        self.last_load: Load | None = None
         # Steps of saves whose bubble has yet to be judged, by path and end.
         self._steps: dict[tuple[str, float], int | None] = {}
 
@@ -116,6 +127,14 @@ class _Book:
                 self.last_save, self.last_bubble, self.restored = save, None, False
             if save.duration_seconds is not None:
                 self.durations.observe(save.duration_seconds, unix, save.step)
+
+    def enter_load(self, load: Load, unix: float) -> None:
+        """Add what belongs to one load, all at once."""
+        self.loads += 1
+        self.load_bytes += load.bytes
+        self.load_durations.observe(load.duration_seconds, unix, load.step)
+        if self.last_load is None or load.end >= self.last_load.end:
+            self.last_load = load
 
     def enter_bubble(self, bubble: Bubble, unix: float) -> None:
         """Add what one save cost on its GPUs, all at once."""
@@ -153,6 +172,10 @@ class _Book:
             bubbles_skipped=dict(self.skipped),
             last_bubble=self.last_bubble,
             recent=self.recent.newest_first(),
+            loads=self.loads,
+            load_bytes=self.load_bytes,
+            load_duration=self.load_durations.frozen(),
+            last_load=self.last_load,
         )
 
 
@@ -162,7 +185,7 @@ class Ledger:
     ``on_save`` is called outside the lock for every finished save; ``on_fact`` (the recorder) inside it, so
     that a recording has the order in which facts were judged; ``on_begin`` outside it when the first save
     begins after none was open, so that who sleeps meanwhile can wake up. ``unix_minus_t`` turns monotonic
-    times into Unix seconds.
+    times into Unix seconds. ``on_load`` is called outside the lock for every finished load.
     """
 
     def __init__(
@@ -175,6 +198,7 @@ class Ledger:
         on_fact: Callable[[Fact], None] | None = None,
         on_bubble: Callable[[Bubble | Stall], None] | None = None,
         on_begin: Callable[[], None] | None = None,
+        on_load: Callable[[Load], None] | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._detect = detect
@@ -186,6 +210,8 @@ class Ledger:
         self._on_fact = on_fact
         self._on_bubble = on_bubble
         self._on_begin = on_begin
+        self._on_load = on_load
+        self._loads: list[Load] = []
         self._saving = False
         self._bubbles = BubbleDetector()
         self._announced: set[tuple[str, str]] = set()
@@ -203,11 +229,11 @@ class Ledger:
             saves = self._tick(fact.t) if ticks else []
             saves += self._route(fact)
             self._enter(saves)
-            costs = self._take_costs()
+            costs, loads = self._take_costs(), self._take_loads()
             # Progress comes without an event only where a save was open before the exporter started.
             begins = not self._saving and isinstance(fact, (FileEvent, Progress)) and self._is_saving()
             self._saving = self._saving or begins
-        self._tell(saves, costs)
+        self._tell(saves, costs, loads)
         if begins and self._on_begin is not None:
             self._on_begin()
 
@@ -217,14 +243,19 @@ class Ledger:
             saves = self._tick(now)
             self._enter(saves)
             saving = self._saving = self._is_saving()
-            costs = self._take_costs()
-        self._tell(saves, costs)
+            costs, loads = self._take_costs(), self._take_loads()
+        self._tell(saves, costs, loads)
         return saving
 
     @property
     def judging(self) -> bool:
         """Tell whether what a save cost has yet to be judged."""
         return self._bubbles.judging
+
+    @property
+    def loading(self) -> bool:
+        """Tell whether a load is open or has yet to be judged."""
+        return any(book.reads.loading for book in list(self._books.values()))
 
     def _is_saving(self) -> bool:
         return any(book.detector.saving for book in self._books.values())
@@ -235,10 +266,11 @@ class Ledger:
             saves = self._tick(now)
             for book in self._books.values():
                 saves += book.detector.finish(now)
+                self._enter_loads(book, book.reads.finish(now))
             self._enter(saves)
             self._cost(self._bubbles.finish(now))
-            costs = self._take_costs()
-        self._tell(saves, costs)
+            costs, loads = self._take_costs(), self._take_loads()
+        self._tell(saves, costs, loads)
 
     def set_storage(self, status: StorageStatus) -> None:
         """Publish the latest storage facts of one directory."""
@@ -255,6 +287,7 @@ class Ledger:
                     book = _Book(directory, detect)
                 book.directory = directory
                 book.detector.reconfigure(directory, detect)
+                book.reads.reconfigure(directory, detect)
                 books[directory.name] = book
             self._books = books
             self._detect = detect
@@ -331,6 +364,9 @@ class Ledger:
         for name, book in self._books.items():
             if book.timeline.due(now):
                 book.timeline.take_tails(self._readings(name), now)
+            self._enter_loads(book, book.reads.tick(now))
+            for start, last in book.reads.spans():
+                self._bubbles.load_seen(name, start, last)
         saves = [save for book in self._books.values() for save in book.detector.tick(now)]
         self._announce(now, {(save.directory, save.path) for save in saves})
         self._cost(self._bubbles.tick(now))
@@ -361,6 +397,16 @@ class Ledger:
         costs, self._costs = self._costs, []
         return costs
 
+    def _take_loads(self) -> list[Load]:
+        loads, self._loads = self._loads, []
+        return loads
+
+    def _enter_loads(self, book: _Book, loads: list[Load]) -> None:
+        for load in loads:
+            book.enter_load(load, load.end + self.unix_minus_t)
+            self._bubbles.load_seen(load.directory, load.start, load.end)
+        self._loads += loads
+
     def _route(self, fact: Fact) -> list[Save]:
         if isinstance(fact, FileEvent) and fact.event == "moved":
             return self._route_move(fact)
@@ -368,6 +414,11 @@ class Ledger:
             book = self._owner(fact.path)
         elif isinstance(fact, Writers):
             return self._route_writers(fact)
+        elif isinstance(fact, (ReadEvent, Reading)):
+            reader = self._owner(fact.path)
+            if reader is not None:
+                reader.reads.feed(fact)
+            return []
         elif isinstance(fact, (GpuSample, GpuSet)):
             self._bubbles.feed(fact)
             return []
@@ -416,7 +467,10 @@ class Ledger:
             self._bubbles.save_ended(save)
             self._announced.discard((save.directory, save.path))
 
-    def _tell(self, saves: list[Save], costs: list[Bubble | Stall]) -> None:
+    def _tell(self, saves: list[Save], costs: list[Bubble | Stall], loads: list[Load]) -> None:
+        for load in loads:
+            if self._on_load is not None:
+                self._on_load(load)
         for save in saves:
             if self._on_save is not None:
                 self._on_save(save)

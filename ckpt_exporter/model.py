@@ -111,6 +111,53 @@ class Writers:
     gpus: tuple[int, ...] | None = None
 
 
+ReadEventKind = Literal["open", "close", "look"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEvent:
+    """An existing file was opened, or closed without having been writable; who did it is not known here.
+
+    ``look`` is one look at the page cache right after the first open: ``cached_bytes`` of the file were in
+    it, None where that can't be known; ``visible`` tells whether readers of other users can be seen.
+    """
+
+    t: float
+    path: str
+    event: ReadEventKind
+    size: int | None = None
+    inode: str | None = None
+    cached_bytes: int | None = None
+    visible: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How far one process is with one file that it holds open for reading or mapped.
+
+    ``position`` is the descriptor's offset in bytes. ``mapped_bytes`` is what of the file's mapping the
+    process has touched, asked for once since that costs; from then on its ``resident_bytes`` of all files
+    tell. ``rchar``, ``wchar`` and ``read_bytes`` are the process's own counters over all its files. ``held``
+    is False once it has let go. ``direct``: the page cache is bypassed. None is unknown.
+    """
+
+    t: float
+    path: str
+    pid: int
+    size: int
+    position: int | None = None
+    mapped: bool = False
+    mapped_bytes: int | None = None
+    resident_bytes: int | None = None
+    rchar: int | None = None
+    wchar: int | None = None
+    read_bytes: int | None = None
+    direct: bool = False
+    held: bool = True
+    command: str = ""
+    run: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Space:
     """Free and total bytes of the file system below a directory; 0 ``available`` means full."""
@@ -186,7 +233,9 @@ class WatchChange:
     reason: str = ""
 
 
-Fact = Union[FileEvent, Progress, Writers, Space, WatchChange, GpuSample, GpuSet]  # noqa: UP007 (a runtime alias on 3.10)
+Fact = Union[  # noqa: UP007 (a runtime alias on 3.10)
+    FileEvent, Progress, Writers, ReadEvent, Reading, Space, WatchChange, GpuSample, GpuSet
+]
 
 # --- what the detector makes of them
 
@@ -251,6 +300,34 @@ class OpenSave:
     open_files: int
     last_byte: float
     stalled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One finished load: an episode of checkpoint files being read.
+
+    ``bytes`` are unique: a file that eight processes read counts once. ``end`` is the last byte needed,
+    ``duration_seconds`` = ``end`` - ``start``, without the quiet time the detector waited. ``readers`` is
+    the highest number of processes that read the same file, None where processes can't be seen.
+    ``cached_ratio`` is the share (0..1) of the bytes that was in the page cache before. ``bandwidth`` is
+    bytes per second as the readers saw it, page cache included. Unknown values are None.
+    """
+
+    directory: str
+    path: str
+    layout: str
+    step: int | None
+    start: float
+    end: float
+    duration_seconds: float
+    bytes: int
+    files: int
+    bandwidth: float | None
+    readers: int | None = None
+    pids: tuple[int, ...] = ()
+    run: str | None = None
+    cached_ratio: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 ActivitySource = Literal["gpm", "power", "power_utilization", "utilization"]
@@ -434,6 +511,10 @@ class DirectorySnapshot:
     last_bubble: Bubble | None = None  # of the last complete save; None while not known
     recent: tuple[RecentSave, ...] = ()  # finished saves, newest first
     timeline: tuple[TimelineWindow, ...] = ()  # oldest first; only in a snapshot that was asked for it
+    loads: int = 0
+    load_bytes: int = 0
+    load_duration: Histogram | None = None  # seconds, one observation a load
+    last_load: Load | None = None
 
 
 @dataclass(frozen=True, slots=True)

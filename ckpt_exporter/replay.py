@@ -16,6 +16,7 @@ from ckpt_exporter.model import (
     DirectorySettings,
     Fact,
     GpuStatus,
+    Load,
     Save,
     Snapshot,
     Stall,
@@ -36,6 +37,7 @@ class Replayed:
     saves: list[Save] = field(default_factory=list)
     bubbles: dict[tuple[str, str, float], Bubble] = field(default_factory=dict)
     stalls: list[Stall] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
     snapshot: Snapshot | None = None
 
     def add(self, save: Save) -> None:
@@ -79,6 +81,7 @@ def replay(
                 unix_minus_t=item.unix - item.t,
                 on_save=replayed.add,
                 on_bubble=replayed.add_cost,
+                on_load=replayed.loads.append,
             )
             now = item.t
         elif ledger is None:
@@ -144,7 +147,13 @@ def as_json(replayed: Replayed) -> dict[str, Any]:
         "saves": [_save_json(save, replayed.bubble_of(save)) for save in replayed.saves],
         "stalls": [asdict(stall) for stall in replayed.stalls],
         "gpu": [_gpu_json(status) for status in replayed.snapshot.gpus] if replayed.snapshot else [],
+        "loads": [_load_json(load) for load in replayed.loads],
     }
+
+
+def _load_json(load: Load) -> dict[str, Any]:
+    values = asdict(load)
+    return {"dir": values.pop("directory"), **values}
 
 
 def _gpu_json(status: GpuStatus) -> dict[str, Any]:

@@ -40,6 +40,8 @@ class BubbleDetector:
         self._open: dict[tuple[str, str], int] = {}
         self._pending: dict[int, Save] = {}
         self._episodes: list[tuple[str, Episode]] = []
+        # Loads by directory and start: until when they are known to last, and the GPUs of the run there.
+        self._loads: dict[tuple[str, float], tuple[float, frozenset[str] | None]] = {}
         self._next_key = 0
         self._next_trim = -inf
 
@@ -130,6 +132,10 @@ class BubbleDetector:
         if key is not None:
             del self._saves[key]
             self._refresh()
+
+    def load_seen(self, directory: str, start: float, end: float) -> None:
+        """Note that a checkpoint was being loaded from ``start`` to ``end``, as far as is known by now."""
+        self._loads[directory, start] = (end, self._runs.latest(directory))
 
     def _enter(self, directory: str, path: str, start: float, end: float) -> int:
         self._next_key += 1
@@ -262,11 +268,18 @@ class BubbleDetector:
             if gpu is None or rest is None or not rest.counts(self.settings):
                 continue
             ended = rest  # noqa: PLW2901 (what no save claims of it)
-            cause = ended.cause(self.settings)
+            cause = "checkpoint_load" if self._while_loading(uuid, ended) else ended.cause(self.settings)
             gpu.add_stall(cause, ended.seconds)
             gpu.charges.add([(ended.start, ended.end)])
             out.append(Stall(gpu.info.gpu, ended.start, ended.end, cause, ended.seconds))
         return out
+
+    def _while_loading(self, uuid: str, ended: Episode) -> bool:
+        """Tell whether for most of a stretch the GPU's run may have been loading a checkpoint."""
+        spans = [
+            (start, end) for (_, start), (end, gpus) in self._loads.items() if gpus is None or uuid in gpus
+        ]
+        return any(total(clip([span], ended.start, ended.end)) > ended.length / 2 for span in spans)
 
     def _unclaimed(self, gpu: Gpu, ended: Episode) -> Episode | None:
         """Return what of a stretch no save can have caused: all, nothing, or what came long after one."""
@@ -295,6 +308,7 @@ class BubbleDetector:
         for gpu in self._gpus.values():
             gpu.track.trim(keep_from)
             gpu.charges.forget(keep_from)
+        self._loads = {load: known for load, known in self._loads.items() if known[0] >= keep_from}
         oldest = keep_from - settings.lookahead_seconds
         kept = {*self._open.values(), *self._pending}
         self._saves = {

@@ -80,6 +80,25 @@ METRICS: tuple[Metric, ...] = (
            "since; absent until scanned."),
     Metric("ckpt_deleted_checkpoints_total", "counter", _DIR, "saves",
            "Complete checkpoints removed, by retention or by hand."),
+    # --- loads --------------------------------------------------------------------------------------------
+    Metric("ckpt_loads_total", "counter", _DIR, "loads",
+           "Finished loads: episodes of checkpoint files being read by processes that use them; copies, "
+           "uploads, archives and checksums are none. Reads of a directory that is being written at the "
+           "time, or that is polled, are not seen."),
+    Metric("ckpt_load_duration_seconds", "histogram", _DIR, "loads",
+           "Duration of loads in seconds, last byte needed minus first open, without the quiet time the "
+           "detector waits. Exemplar (OpenMetrics only): step."),
+    Metric("ckpt_load_bytes_total", "counter", _DIR, "loads",
+           "Bytes of checkpoint files that loads read, those read by several processes once, added when the "
+           "load ends."),
+    Metric("ckpt_last_load_duration_seconds", "gauge", _DIR, "loads",
+           "Duration in seconds of the last load; absent before one is seen."),
+    Metric("ckpt_last_load_bytes", "gauge", _DIR, "loads",
+           "Bytes of checkpoint files that the last load read, those read by several processes once; absent "
+           "before one is seen."),
+    Metric("ckpt_last_load_cached_ratio", "gauge", _DIR, "loads",
+           "Share (0 to 1) of the bytes of the last load that was in the page cache before it: that part "
+           "says nothing of the storage. Absent when unknown."),
     # --- GPU and bubble -----------------------------------------------------------------------------------
     Metric("ckpt_gpu_bubble_seconds_total", "counter", ("dir", "gpu", "uuid"), "gpu",
            "GPU-seconds that saves of this directory cost this GPU: the integral of 1 - activity over each "
@@ -213,6 +232,7 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Saves", ("saves",)),
+    ("Loads", ("loads",)),
     ("GPU and bubble", ("bubble", "gpu")),
     ("Storage and run", ("storage",)),
     ("Itself", ("watch", "itself", "history", "scrape")),

@@ -12,6 +12,7 @@ from ckpt_exporter.model import (
     DirectorySnapshot,
     GpuStatus,
     Histogram,
+    Load,
     Mount,
     Save,
     SkipReason,
@@ -83,6 +84,25 @@ def _add_last_save(name: str, save: Save | None, unix_minus_t: float, out: Famil
     out.add("ckpt_last_save_average_bandwidth_bytes_per_second", save.average_bandwidth, dir=name)
     out.add("ckpt_last_save_sustained_bandwidth_bytes_per_second", save.sustained_bandwidth, dir=name)
     out.add("ckpt_last_save_peak_bandwidth_bytes_per_second", save.peak_bandwidth, dir=name)
+
+
+def collect_loads(snapshot: Snapshot, out: Families) -> None:
+    """Add counters, the duration histogram and the last load of every directory."""
+    for directory in snapshot.directories:
+        name = directory.name
+        out.add("ckpt_loads_total", directory.loads, dir=name)
+        if directory.load_duration is not None:
+            out.add_histogram("ckpt_load_duration_seconds", directory.load_duration, dir=name)
+        out.add("ckpt_load_bytes_total", directory.load_bytes, dir=name)
+        _add_last_load(name, directory.last_load, out)
+
+
+def _add_last_load(name: str, load: Load | None, out: Families) -> None:
+    if load is None:
+        return
+    out.add("ckpt_last_load_duration_seconds", load.duration_seconds, dir=name)
+    out.add("ckpt_last_load_bytes", load.bytes, dir=name)
+    out.add("ckpt_last_load_cached_ratio", load.cached_ratio, dir=name)
 
 
 def collect_bubble(snapshot: Snapshot, out: Families) -> None:
@@ -252,6 +272,7 @@ Collect = Callable[[Snapshot, Families], None]
 # The collectors that need the snapshot alone; the registry adds ``itself`` and ``process``.
 SNAPSHOT_COLLECTORS: dict[str, Collect] = {
     "saves": collect_saves,
+    "loads": collect_loads,
     "bubble": collect_bubble,
     "gpu": collect_gpu,
     "storage": collect_storage,

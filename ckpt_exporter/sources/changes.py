@@ -8,8 +8,10 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ckpt_exporter.model import ReadEvent
 from ckpt_exporter.sources.filestat import local_writers, lstat
 from ckpt_exporter.sources.inotify_calls import (
+    IN_CLOSE_NOWRITE,
     IN_CLOSE_WRITE,
     IN_CREATE,
     IN_DELETE,
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from ckpt_exporter.sources.rescan import TreeWatch
     from ckpt_exporter.sources.tree import KnownFile, Node
 
+# A smaller file is no part of a checkpoint that takes time to load, or of one that is loaded alone.
+_READ_MIN_BYTES = 64 * 1024
+# How long after the last sign of a reader its close is listened for.
+_LISTEN_SECONDS = 120.0
 # The kernel's name for a file made with O_TMPFILE.
 _UNNAMED = re.compile(r"#\d+")
 
@@ -97,6 +103,8 @@ class Changes:
             self._modified(node, name, path, t)
         elif mask & IN_OPEN:
             self._opened(node, name, path, t)
+        elif mask & IN_CLOSE_NOWRITE:
+            self._closed_by_reader(node, name, path, t)
         elif mask & IN_DELETE:
             self._deleted(node, name, path, t)
 
@@ -181,6 +189,15 @@ class Changes:
         if len(self.hints) >= self._entry.settings.max_hints:
             del self.hints[next(iter(self.hints))]
         self.hints[path] = OpenHint(node, name, t, known)
+        if known[0] >= _READ_MIN_BYTES and not self.starting:
+            # Whether it is a reader shows later; its close would be missed if that were waited for.
+            self._trees.listen_for_closes(node, t + _LISTEN_SECONDS)
+            self._entry.emit(ReadEvent(t, path, "open", size=known[0]))
+
+    def _closed_by_reader(self, node: Node, name: str, path: str, t: float) -> None:
+        known = node.file(name)
+        if known is not None and known[0] >= _READ_MIN_BYTES and path not in self._active.by_path:
+            self._entry.emit(ReadEvent(t, path, "close"))
 
     def check_hints(self, now: float) -> float:
         """Ask the opened files whether they are being written; return when to ask again."""

@@ -84,6 +84,7 @@ class InotifyEngine:
             self._settle_departures: NEVER,
             self._probe: NEVER,
             self._check_hints: NEVER,
+            self.trees.stop_listening: NEVER,
             self._attention.rearm: now + self._settings.rearm_seconds,
             self._attention.scan_bursts: NEVER,
             self._attention.poll_unwatched: NEVER,
@@ -218,6 +219,8 @@ class InotifyEngine:
             self.active.urgent = False
         if self._changes.hints:
             self._soon(self._check_hints, t + self._settings.hint_interval_seconds)
+        if self.trees.read:
+            self._soon(self.trees.stop_listening, min(self.trees.read.values()))
         if self.trees.burst:
             self._soon(self._attention.scan_bursts, t + self._settings.burst_scan_seconds)
         if self.trees.unarmed:

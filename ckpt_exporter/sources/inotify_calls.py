@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 IN_MODIFY = 0x2
 IN_CLOSE_WRITE = 0x8
+IN_CLOSE_NOWRITE = 0x10
 IN_OPEN = 0x20
 IN_MOVED_FROM = 0x40
 IN_MOVED_TO = 0x80
@@ -38,6 +39,8 @@ BASE_MASK = (
 )
 # While nothing happens: overwriting an existing name raises no CREATE, so its start is an OPEN or a MODIFY.
 IDLE_MASK = BASE_MASK | IN_OPEN | IN_MODIFY
+# While a checkpoint file is being read there. Not while idle: whoever lists a tree closes every directory.
+READING_MASK = IDLE_MASK | IN_CLOSE_NOWRITE
 
 _HEADER = struct.Struct("iIII")
 _READ_BYTES = 256 * 1024

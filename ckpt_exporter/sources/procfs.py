@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
+_HEX_DIGITS = tuple(b"%x" % digit for digit in range(16))
 _DEAD_STATES = frozenset({"Z", "X", "x"})
 _WRITABLE = (os.O_WRONLY, os.O_RDWR)
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _READ_SIZE = 64 * 1024
 # A process may lay its environment over all of its memory, and map 65,530 files of 4096-byte names.
 _MAX_BYTES = 8 * 1024 * 1024
 _MAX_ENVIRONMENT_BYTES = 512 * 1024
 _IO_LINES = re.compile(rb"^wchar: (\d+)$.*^write_bytes: (\d+)$", re.MULTILINE | re.DOTALL)
+_READ_LINES = re.compile(rb"^rchar: (\d+)$.*^wchar: (\d+)$.*^read_bytes: (\d+)$", re.MULTILINE | re.DOTALL)
+_RSS_LINE = re.compile(rb"^Rss: +(\d+) kB$", re.MULTILINE)
 _MAP_LINE = re.compile(
     rb"^[0-9a-f]+-[0-9a-f]+ .w.s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)$", re.MULTILINE
 )
@@ -46,6 +51,11 @@ class Descriptor:
 
     position: int
     flags: int
+
+    @property
+    def direct(self) -> bool:
+        """True if the page cache is bypassed."""
+        return bool(self.flags & os.O_DIRECT)
 
     @property
     def writable(self) -> bool:
@@ -107,6 +117,66 @@ def read_io(pid: int, proc: str) -> tuple[int, int] | None:
     """
     hit = _IO_LINES.search(read_bytes(f"{proc}/{pid}/io") or b"")
     return (int(hit[1]), int(hit[2])) if hit else None
+
+
+def read_reads(pid: int, proc: str) -> tuple[int, int, int] | None:
+    """Return the process's ``rchar``, ``wchar`` and ``read_bytes`` since its start.
+
+    ``rchar`` misses mapped and asynchronous reads, ``read_bytes`` what came from the page cache.
+    """
+    hit = _READ_LINES.search(read_bytes(f"{proc}/{pid}/io") or b"")
+    return (int(hit[1]), int(hit[2]), int(hit[3])) if hit else None
+
+
+def read_activity(pid: int, proc: str) -> tuple[int, int, int] | None:
+    """Return ``rchar``, ``read_bytes`` and the page faults of a process since its start.
+
+    Who reads a mapped file from the page cache shows only by its faults.
+    """
+    reads = read_reads(pid, proc)
+    fields = (read_bytes(f"{proc}/{pid}/stat") or b"").rpartition(b")")[2].split()
+    if reads is None or len(fields) < 11:
+        return None
+    return reads[0], reads[2], int(fields[7]) + int(fields[9])
+
+
+def read_file_pages(pid: int, proc: str) -> int | None:
+    """Return the bytes of mapped files, of all of them together, that are resident in a process."""
+    fields = (read_bytes(f"{proc}/{pid}/statm") or b"").split()
+    return int(fields[2]) * _PAGE_BYTES if len(fields) > 2 else None
+
+
+def read_mapped(pid: int, names: Collection[bytes], proc: str) -> set[int]:
+    """Return the inodes of the files of some last names that a process has mapped."""
+    maps = read_bytes(f"{proc}/{pid}/maps") or b""
+    if not any(name in maps for name in names):
+        return set()
+    lines = (line.split(None, 5) for line in maps.splitlines() if b"/" in line)
+    return {
+        int(fields[4])
+        for fields in lines
+        if fields[5].removesuffix(b" (deleted)").rpartition(b"/")[2] in names
+    }
+
+
+def read_resident(pid: int, names: Collection[bytes], proc: str) -> dict[int, int]:
+    """Return by inode how many bytes of a mapped file are resident in a process, over all its mappings.
+
+    ``names`` are the last names of the wanted files. Costs 20 ms for each resident GiB.
+    """
+    found: dict[int, int] = {}
+    inode: int | None = None
+    for line in (read_bytes(f"{proc}/{pid}/smaps") or b"").splitlines():
+        if (rss := _RSS_LINE.match(line)) is not None:
+            if inode is not None:
+                found[inode] = found.get(inode, 0) + int(rss[1]) * 1024
+        elif line[:1] in _HEX_DIGITS:
+            inode = None
+            if b"/" in line:
+                fields = line.split(None, 5)
+                name = fields[5].removesuffix(b" (deleted)").rpartition(b"/")[2]
+                inode = int(fields[4]) if name in names else None
+    return found
 
 
 def read_descriptor(pid: int, fd: int, proc: str) -> Descriptor | None:

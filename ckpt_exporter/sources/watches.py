@@ -7,7 +7,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from ckpt_exporter.sources.inotify_calls import BASE_MASK, IDLE_MASK, IN_DONT_FOLLOW
+from ckpt_exporter.sources.inotify_calls import BASE_MASK, IDLE_MASK, IN_DONT_FOLLOW, READING_MASK
 from ckpt_exporter.sources.tree import UNWATCHED, Node, Tree
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class Watches:
         self.unarmed: dict[Node, float] = {}
         # Directories in which something happens now.
         self.burst: set[Node] = set()
+        # Until when the closes of readers are listened for.
+        self.read: dict[Node, float] = {}
 
     def watch(self, node: Node, *, armed: bool = False) -> Node | None:
         """Put the directory under watch (again); return the node that has the watch, None if it is gone."""
@@ -108,6 +110,7 @@ class Watches:
         self.unwatched.pop(node, None)
         self.unarmed.pop(node, None)
         self.burst.discard(node)
+        self.read.pop(node, None)
         wd = self.tree.unbind(node)
         if wd != UNWATCHED:
             try:
@@ -118,9 +121,28 @@ class Watches:
     def disarm(self, node: Node, now: float) -> None:
         """Drop OPEN and MODIFY from the mask while something happens in the directory."""
         self.burst.add(node)
+        self.read.pop(node, None)
         if node.armed:
             self.watch(node)
         self.unarmed[node] = now + self._entry.settings.rearm_seconds
+
+    def listen_for_closes(self, node: Node, until: float) -> None:
+        """Let the closes of readers in an idle directory be told, too, for a while."""
+        known = node in self.read
+        self.read[node] = until
+        if not known and node.armed:
+            try:
+                self._calls.add_watch(self.fd, os.fsencode(node.path), READING_MASK)
+            except OSError:
+                self.read.pop(node, None)
+
+    def stop_listening(self, now: float) -> float:
+        """Go back to the idle mask where nothing was read lately; return when to come again."""
+        for node in [node for node, until in self.read.items() if until <= now]:
+            del self.read[node]
+            if node.armed:
+                self.watch(node, armed=True)
+        return min(self.read.values(), default=float("inf"))
 
     def forget_watches(self, root: Node) -> None:
         """Note that every watch below ``root`` is void (a new instance, another file system)."""

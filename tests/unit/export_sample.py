@@ -14,6 +14,7 @@ from ckpt_exporter.model import (
     GpuStatus,
     Histogram,
     HistoryStatus,
+    Load,
     Mount,
     OpenSave,
     Save,
@@ -75,6 +76,21 @@ LAST_SAVE = Save(
     average_bandwidth=65e9 / 178,
     sustained_bandwidth=406_250_000.0,
     peak_bandwidth=2e9,
+)
+
+LAST_LOAD = Load(
+    directory="llama",
+    path="/data/llama/checkpoint-200",
+    layout="huggingface",
+    step=200,
+    start=910.0,
+    end=942.5,
+    duration_seconds=32.5,
+    bytes=65_000_000_000,
+    files=16,
+    bandwidth=2e9,
+    readers=8,
+    cached_ratio=0.25,
 )
 
 # Moved in from outside: when its bytes were written is not known.
@@ -185,6 +201,10 @@ def _llama() -> DirectorySnapshot:
         bubble=_bubbles(),
         bubbles_skipped={"no_gpu": 0, "no_baseline": 1, "sampler_gap": 0, "low_quality": 0},
         last_bubble=LAST_BUBBLE,
+        loads=1,
+        load_bytes=65_000_000_000,
+        load_duration=Histogram((0.1, 30.0, 60.0), (0, 0, 1, 0), 32.5),
+        last_load=LAST_LOAD,
         run=Writers(990.0, "llama", (4711,), run="llama-7b", scheduler="slurm", run_id="8812"),
     )
 

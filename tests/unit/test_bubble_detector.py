@@ -204,6 +204,15 @@ def test_causes_of_stalls_outside_saves(kind: str, seconds: float, cause: str) -
     assert outcome.statuses()[0].stall_seconds == {cause: outcome.stalls[0].seconds}
 
 
+@pytest.mark.parametrize(("until", "cause"), [(117.0, "checkpoint_load"), (107.0, "data_loading")])
+def test_a_stop_while_a_checkpoint_is_loaded(until: float, cause: str) -> None:
+    """Of a stop of 20 s a load takes 15 s: it is the cause; with 5 s it is not."""
+    detector = Watched()
+    detector.load_seen("d", 102.0, until)
+    outcome = play(two(stop(100.0, 120.0, "idle")), detector)
+    assert [(stall.gpu, stall.cause) for stall in outcome.stalls] == [(0, cause), (1, cause)]
+
+
 def test_a_hang_is_told_at_the_end() -> None:
     """A stop that is still going on when the readings end is a stall up to there."""
     outcome = play(two(stop(100.0, 200.0), seconds=200.0))

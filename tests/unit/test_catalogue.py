@@ -86,9 +86,10 @@ def test_catalogue_has_the_published_names() -> None:
     """Every name that dashboards rely on is there with its type and labels."""
     published = {
         "counter dir": "ckpt_save_bytes_total ckpt_save_files_total ckpt_written_bytes_total "
-        "ckpt_write_active_seconds_total ckpt_deleted_checkpoints_total ckpt_device_written_bytes_total",
+        "ckpt_write_active_seconds_total ckpt_deleted_checkpoints_total ckpt_device_written_bytes_total "
+        "ckpt_loads_total ckpt_load_bytes_total",
         "counter dir,result": "ckpt_saves_total",
-        "histogram dir": "ckpt_save_duration_seconds ckpt_bubble_seconds",
+        "histogram dir": "ckpt_save_duration_seconds ckpt_bubble_seconds ckpt_load_duration_seconds",
         "histogram ": "ckpt_gpu_call_seconds",
         "counter dir,gpu,uuid": "ckpt_gpu_bubble_seconds_total ckpt_gpu_drag_seconds_total",
         "counter dir,phase": "ckpt_bubble_seconds_total",
@@ -107,7 +108,8 @@ def test_catalogue_has_the_published_names() -> None:
         "ckpt_last_save_sustained_bandwidth_bytes_per_second "
         "ckpt_last_save_peak_bandwidth_bytes_per_second ckpt_retained_checkpoints ckpt_retained_bytes "
         "ckpt_filesystem_avail_bytes ckpt_filesystem_size_bytes ckpt_dirty_bytes ckpt_watched_directories "
-        "ckpt_watch_limit_reached ckpt_last_save_bubble_seconds ckpt_last_save_bubble_depth_ratio",
+        "ckpt_watch_limit_reached ckpt_last_save_bubble_seconds ckpt_last_save_bubble_depth_ratio "
+        "ckpt_last_load_duration_seconds ckpt_last_load_bytes ckpt_last_load_cached_ratio",
         "info dir,path,mountpoint,device,fstype,transport": "ckpt_directory_info",
         "info dir,run,scheduler,run_id": "ckpt_run_info",
         "info version,revision,python": "ckpt_exporter_build_info",

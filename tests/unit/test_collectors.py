@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from ckpt_exporter.metrics import build_registry, expose
 from ckpt_exporter.model import ConfigStatus, WatchStatus
-from tests.unit.export_sample import LAST_SAVE, empty_directory, open_save, sample_snapshot
+from tests.unit.export_sample import LAST_LOAD, LAST_SAVE, empty_directory, open_save, sample_snapshot
 from tests.unit.scraping import OPENMETRICS, go_floats, scrape, series, snapshot_of, value
 
 if TYPE_CHECKING:
@@ -255,3 +255,16 @@ def test_process_metrics_come_from_our_own_registry() -> None:
     one = expose(build_registry(snapshot_of), names=["process_open_fds"]).body.decode()
     assert [line.split()[0] for line in one.splitlines() if line[0] != "#"] == ["process_open_fds"]
     assert "process_" not in expose(build_registry(snapshot_of, process_metrics=False)).body.decode()
+
+
+def test_loads_are_zero_before_the_first_and_an_unknown_share_is_absent() -> None:
+    """A new directory counts no loads and has no last one; a share that is not known is left out."""
+    found = series(scrape(snapshot_of(empty_directory("new"))))
+    assert found["ckpt_loads_total", (("dir", "new"),)] == 0
+    assert found["ckpt_load_bytes_total", (("dir", "new"),)] == 0
+    assert not any(name.startswith("ckpt_last_load") for name, _ in found)
+    unknown = replace(LAST_LOAD, cached_ratio=None)
+    found = series(scrape(snapshot_of(replace(empty_directory("d"), last_load=unknown))))
+    assert found["ckpt_last_load_duration_seconds", (("dir", "d"),)] == 32.5
+    assert found["ckpt_last_load_bytes", (("dir", "d"),)] == 65e9
+    assert ("ckpt_last_load_cached_ratio", (("dir", "d"),)) not in found

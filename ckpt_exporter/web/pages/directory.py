@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from ckpt_exporter.model import (
         DirectorySnapshot,
+        Load,
         OpenSave,
         RecentSave,
         Save,
@@ -285,7 +286,7 @@ def _more(index: int, entry: DirectorySnapshot, watch: WatchStatus | None, snaps
     tables = [
         facts_table("Last complete save", _last_save_rows(entry.last_save, snapshot)),
         last_bubble_table(entry, snapshot),
-        facts_table("Totals since start", _total_rows(entry)),
+        facts_table("Totals since start", _total_rows(entry, snapshot)),
         bubble_totals_table(entry, snapshot),
         facts_table("Storage", _storage_rows(storage)),
         facts_table("Watch and run", _watch_rows(watch) + _run_rows(entry.run)),
@@ -315,13 +316,21 @@ def _last_save_rows(save: Save | None, snapshot: Snapshot) -> _Rows:
     ]
 
 
-def _total_rows(entry: DirectorySnapshot) -> _Rows:
+def _last_load_row(load: Load, snapshot: Snapshot) -> tuple[str, str]:
+    cached = "" if load.cached_ratio is None else f", {load.cached_ratio:.0%} of it from the page cache"
+    text = f"{size_text(load.bytes)} in {duration_text(load.duration_seconds)}{cached}"
+    return "Last load", f"{text}, {ago(snapshot, load.end)}"
+
+
+def _total_rows(entry: DirectorySnapshot, snapshot: Snapshot) -> _Rows:
     return [
         *((f"Saves {result}", count_text(count)) for result, count in entry.saves.items()),
         ("Saved", f"{size_text(entry.save_bytes)} in {plural(entry.save_files, 'file')}"),
         ("Seen written", f"{size_text(entry.written_bytes)} in {duration_text(entry.write_active_seconds)}"),
         ("Retained now", _retained_text(entry)),
         ("Deleted", count_text(entry.deleted_checkpoints)),
+        *([("Loads", count_text(entry.loads))] if entry.last_load else []),
+        *([_last_load_row(entry.last_load, snapshot)] if entry.last_load else []),
     ]
 
 

@@ -13,7 +13,7 @@ complete -c ckpt-exporter -n 'not __fish_seen_subcommand_from run demo check rep
 complete -c ckpt-exporter -n '__fish_seen_subcommand_from run' -s h -l help -d 'show this help message and exit'
 complete -c ckpt-exporter -n '__fish_seen_subcommand_from run' -l config.file -r -F -d 'configuration file (YAML)'
 complete -c ckpt-exporter -n '__fish_seen_subcommand_from run' -l watch -r -F -d 'a directory in which checkpoints appear; may be repeated; adds to the configuration file'
-complete -c ckpt-exporter -n '__fish_seen_subcommand_from run' -l gpu.backend -x -d 'Source of the samples: `auto`, `nvml`, `none` or `simulated`. (default: auto)'
+complete -c ckpt-exporter -n '__fish_seen_subcommand_from run' -l gpu.backend -x -d 'Source of the samples: `auto`, `nvml` (NVIDIA), `dcmi` (Ascend), `amdsmi` (AMD), `prometheus` (another exporter on this node), `none` or `simulated`. (default: auto)'
 complete -c ckpt-exporter -n '__fish_seen_subcommand_from run' -l history.path -r -F -d 'The history file; without one no history is kept. (default: /var/lib/ckpt-exporter/history.db)'
 complete -c ckpt-exporter -n '__fish_seen_subcommand_from run' -l web.listen-address -x -d 'Address and port; without an address all of them, IPv4 and IPv6. May be a list of several. (default: :10047)'
 complete -c ckpt-exporter -n '__fish_seen_subcommand_from run' -l web.telemetry-path -x -d 'Where the metrics are. (default: /metrics)'

@@ -1,0 +1,240 @@
+"""Which processes read checkpoint files, and how far they are."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ckpt_exporter.model import Reading
+from ckpt_exporter.sources.procfs import (
+    list_pids,
+    read_activity,
+    read_descriptor,
+    read_file_pages,
+    read_mapped,
+    read_process,
+    read_reads,
+    read_resident,
+)
+from ckpt_exporter.sources.runs import identify_run
+
+# So few that looking at all their descriptors costs no more than finding out which of them read.
+FEW_PROCESSES = 64
+# Two readings of the counters so far apart tell who reads; growth since older ones tells nothing.
+APART_SECONDS = 0.01
+STALE_SECONDS = 1.0
+GROWTH_BYTES = 64 * 1024
+GROWTH_FAULTS = 16
+# Searching for readers may take this share of the time (of one processor).
+SEARCH_SHARE = 0.05
+# After so many searches without one, every process is looked at: who reads a mapped file from the page cache
+# has no I/O counted.
+FRUITLESS_SEARCHES = 2
+MAX_READERS = 256
+# Number of the first process-id namespace, the host's, since namespaces have numbers.
+_HOST_NAMESPACE = "pid:[4026531836]"
+
+FileId = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How one process holds one file."""
+
+    position: int | None = None
+    mapped: bool = False
+    direct: bool = False
+
+
+def _reads(now: tuple[int, int, int], before: tuple[int, int, int]) -> bool:
+    rchar, stored, faults = (a - b for a, b in zip(now, before, strict=True))
+    return rchar > GROWTH_BYTES or stored > GROWTH_BYTES or faults > GROWTH_FAULTS
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The files that are looked for: their last names, and their paths by id."""
+
+    names: frozenset[str]
+    ids: Mapping[FileId, str]
+
+    @property
+    def encoded(self) -> frozenset[bytes]:
+        return frozenset(os.fsencode(name) for name in self.names)
+
+
+def readers_visible(proc: str = "/proc") -> bool:
+    """Tell whether the descriptors of every process on this host may be looked at."""
+    try:
+        os.listdir(f"{proc}/1/fd")
+        return os.readlink(f"{proc}/self/ns/pid") == _HOST_NAMESPACE
+    except OSError:
+        return False
+
+
+class ReaderSearch:
+    """Find the readers of some files, and look at them, at a bounded cost."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        proc: str = "/proc",
+        *,
+        cost_clock: Callable[[], float] = time.thread_time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._clock = clock
+        self._proc = proc
+        self._cost_clock = cost_clock
+        self._sleep = sleep
+        self._counters: dict[int, tuple[int, int, int]] = {}
+        self._counted_at = float("-inf")
+        self._kernel: set[int] = set()
+        self._fruitless = 0
+        self._search_at = float("-inf")
+        self._commands: dict[int, tuple[str, str | None]] = {}
+        self._mapped: dict[int, set[str]] = {}
+        self.look_cost_seconds = 0.0  # of the last look at the known readers, without searching for others
+        self.held: dict[int, dict[str, int]] = {}  # pid -> path -> size at the last look
+
+    def look(self, files: Mapping[str, tuple[FileId, int]], *, search: bool) -> list[Reading]:
+        """Return what the known readers, and with ``search`` others, hold of ``files`` (path -> id, size)."""
+        wanted = _Wanted(
+            frozenset(path.rpartition("/")[2] for path in files),
+            {file_id: path for path, (file_id, _) in files.items()},
+        )
+        began = self._cost_clock()
+        known = set(self.held)
+        readings = [reading for pid in sorted(known) for reading in self._look_at(pid, files, wanted)]
+        self.look_cost_seconds = self._cost_clock() - began
+        if search and files and self._clock() >= self._search_at:
+            began = self._cost_clock()
+            for pid in sorted(self._candidates() - known):
+                readings += self._look_at(pid, files, wanted)
+            self._fruitless = 0 if self.held else self._fruitless + 1
+            self._search_at = self._clock() + (self._cost_clock() - began) / SEARCH_SHARE
+        return readings
+
+    def _candidates(self) -> set[int]:
+        """Return the processes that may be readers: all if there are few, or those that read just now."""
+        pids = self._processes()
+        if len(pids) <= FEW_PROCESSES or self._fruitless >= FRUITLESS_SEARCHES:
+            self._fruitless = 0
+            return pids
+        if self._clock() - self._counted_at > STALE_SECONDS:
+            self._counters = self._activity(pids)
+            self._sleep(APART_SECONDS)
+        before, self._counters = self._counters, self._activity(pids)
+        self._counted_at = self._clock()
+        return {pid for pid, now in self._counters.items() if _reads(now, before.get(pid, (0, 0, 0)))}
+
+    def _processes(self) -> set[int]:
+        """Return the processes with memory of their own; the kernel's threads are half of all."""
+        pids = {pid for pid in list_pids(self._proc) if pid != os.getpid()}
+        self._kernel &= pids
+        if not self._kernel:
+            parents = {pid: process.parent for pid in pids if (process := read_process(pid, self._proc))}
+            self._kernel = {pid for pid, parent in parents.items() if 2 in (pid, parent) and parent != 1}
+        return pids - self._kernel
+
+    def _activity(self, pids: set[int]) -> dict[int, tuple[int, int, int]]:
+        return {pid: counts for pid in pids if (counts := read_activity(pid, self._proc)) is not None}
+
+    def _look_at(self, pid: int, files: Mapping[str, tuple[FileId, int]], wanted: _Wanted) -> list[Reading]:
+        before = self.held.get(pid, {})
+        held = self._held_by(pid, wanted)
+        if not held and not before:
+            return []
+        t = self._clock()
+        rchar, wchar, stored = read_reads(pid, self._proc) or (None, None, None)
+        resident = read_file_pages(pid, self._proc)
+        touched = self._touched(pid, held, files, wanted)
+        command, run = self._identity(pid)
+        self.held[pid] = {path: files[path][1] for path in held}
+        if not held:
+            del self.held[pid]
+            self._commands.pop(pid, None)
+        # In the order of opening, as far as that shows: what was let go of was read before.
+        listed = [*((path, None) for path in before.keys() - held.keys()), *held.items()]
+        return [
+            Reading(
+                t,
+                path,
+                pid,
+                size=before[path] if how is None else files[path][1],
+                position=how.position if how else None,
+                mapped=how.mapped if how else False,
+                mapped_bytes=touched.get(path),
+                resident_bytes=resident,
+                rchar=rchar,
+                wchar=wchar,
+                read_bytes=stored,
+                direct=how.direct if how else False,
+                held=how is not None,
+                command=command,
+                run=run,
+            )
+            for path, how in listed
+        ]
+
+    def _identity(self, pid: int) -> tuple[str, str | None]:
+        if pid not in self._commands:
+            process = read_process(pid, self._proc)
+            run = identify_run([pid], proc=self._proc).run
+            self._commands[pid] = (process.command if process else "", run)
+        return self._commands[pid]
+
+    def _held_by(self, pid: int, wanted: _Wanted) -> dict[str, Held]:
+        try:
+            descriptors = os.listdir(f"{self._proc}/{pid}/fd")
+        except OSError:
+            return {}
+        held: dict[str, Held] = {}
+        for descriptor in descriptors:
+            found = self._descriptor(pid, int(descriptor), wanted)
+            if found is not None:
+                path, how = found
+                before = held.get(path)
+                if before is None or (how.position or 0) > (before.position or 0):
+                    held[path] = how
+        by_inode = {inode: path for (_, inode), path in wanted.ids.items()}
+        for inode in read_mapped(pid, wanted.encoded, self._proc):
+            if (mapped := by_inode.get(inode)) is not None:
+                held[mapped] = replace(held.get(mapped, Held()), mapped=True)
+        return held
+
+    def _touched(
+        self,
+        pid: int,
+        held: Mapping[str, Held],
+        files: Mapping[str, tuple[FileId, int]],
+        wanted: _Wanted,
+    ) -> dict[str, int]:
+        """Return what the process has touched of files that it was not seen to map before."""
+        mapped = {path for path, how in held.items() if how.mapped}
+        new = mapped - self._mapped.get(pid, set())
+        if not mapped:
+            self._mapped.pop(pid, None)
+            return {}
+        self._mapped[pid] = mapped
+        if not new:
+            return {}
+        resident = read_resident(pid, wanted.encoded, self._proc)
+        return {path: resident.get(files[path][0][1], 0) for path in new}
+
+    def _descriptor(self, pid: int, fd: int, wanted: _Wanted) -> tuple[str, Held] | None:
+        link = f"{self._proc}/{pid}/fd/{fd}"
+        try:
+            # By the last name: another mount namespace shows another path to the same file.
+            if os.readlink(link).removesuffix(" (deleted)").rpartition("/")[2] not in wanted.names:
+                return None
+            status = os.stat(link)
+        except OSError:
+            return None
+        path = wanted.ids.get((status.st_dev, status.st_ino))
+        descriptor = read_descriptor(pid, fd, self._proc)
+        if path is None or descriptor is None or descriptor.writable:
+            return None
+        return path, Held(position=descriptor.position, direct=descriptor.direct)

@@ -1,0 +1,140 @@
+"""Loads of real files by real processes: calls, mappings, past the page cache; copies are none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ckpt_exporter.model import ReadEvent
+from ckpt_exporter.sources.readers import readers_visible
+from tests.integration.loading import Loading
+
+pytestmark = pytest.mark.skipif(not readers_visible(), reason="needs to see other users' processes")
+
+MIB = 1024 * 1024
+SIZE = 48 * MIB
+# A machine that runs other tests wakes a thread late; alone it is a tenth of this.
+TOLERANCE_SECONDS = 0.25
+
+# Each reads at its own pace for most of a second, and prints when it began and had its last byte.
+_READERS = {
+    "read": """
+with open(path, "rb", buffering=0) as file:
+    while file.readinto(block):
+        time.sleep(0.03)
+    done = time.monotonic()
+""",
+    "mapped": """
+with open(path, "rb") as file:
+    view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+for at in range(0, len(view), len(block)):
+    view[at : at + len(block)].count(b"x")
+    done = time.monotonic()
+    time.sleep(0.03)
+kept.append(view)
+""",
+    "direct": """
+fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+while os.readv(fd, [block]):
+    time.sleep(0.03)
+done = time.monotonic()
+os.close(fd)
+""",
+}
+_FRAME = """
+import mmap, os, sys, time
+kept, block = [], mmap.mmap(-1, 2 * 1024 * 1024)
+begun = time.monotonic()
+for path in sys.argv[1:]:
+    {body}
+print(begun, done, flush=True)
+sys.stdin.read()
+"""
+
+
+def _program(how: str) -> str:
+    return _FRAME.format(body=_READERS[how].strip().replace("\n", "\n    "))
+
+
+@pytest.fixture
+def loading(tmp_path: Path) -> Iterator[Loading]:
+    watched = Loading(tmp_path)
+    (tmp_path / "checkpoint-7").mkdir()
+    watched.files = [str(tmp_path / "checkpoint-7" / f"model-{i}.safetensors") for i in range(2)]
+    for file in watched.files:
+        Path(file).write_bytes(os.urandom(SIZE))
+    yield watched
+    watched.stop()
+
+
+@pytest.mark.parametrize("how", ["read", "mapped", "direct"])
+@pytest.mark.parametrize("cold", [True, False], ids=["cold", "warm"])
+def test_a_load_is_measured(loading: Loading, how: str, cold: bool) -> None:
+    """Bytes, readers, times and the cached share are right however the files are read."""
+    if cold:
+        loading.cool()
+    else:
+        loading.warm()
+    loading.start()
+    begun, done = loading.run(_program(how), *loading.files)
+    (load,) = loading.loads
+    assert (load.bytes, load.files, load.readers, load.step) == (2 * SIZE, 2, 1, 7)
+    assert load.start == pytest.approx(begun, abs=TOLERANCE_SECONDS)
+    assert load.end == pytest.approx(done, abs=TOLERANCE_SECONDS)
+    # The first touch of a mapping brings in up to 8 MiB before anybody can look: a sixth of these files.
+    close = 0.2 if how == "mapped" else 0.1
+    assert load.cached_ratio == pytest.approx(0.0 if cold or how == "direct" else 1.0, abs=close)
+
+
+def test_many_readers_of_one_checkpoint(loading: Loading) -> None:
+    """Three processes that read all of it are three readers of its bytes."""
+    loading.warm()
+    loading.start()
+    loading.run(_program("read"), *loading.files, processes=3)
+    (load,) = loading.loads
+    assert (load.bytes, load.readers, len(load.pids)) == (2 * SIZE, 3, 3)
+
+
+@pytest.mark.parametrize("command", ["cp -r", "tar cf", "md5sum"])
+def test_a_copy_or_checksum_is_no_load(loading: Loading, command: str, tmp_path_factory) -> None:
+    """Reading every file to copy or check it is no load."""
+    loading.start()
+    target = tmp_path_factory.mktemp("elsewhere") / "copy"
+    source = str(loading.root / "checkpoint-7")
+    arguments = {
+        "cp -r": ["cp", "-r", source, str(target)],
+        "tar cf": ["tar", "cf", str(target), "-C", str(loading.root), "checkpoint-7"],
+        "md5sum": ["md5sum", *loading.files],
+    }
+    subprocess.run(arguments[command], check=True, stdout=subprocess.DEVNULL)
+    loading.wait(lambda: any(isinstance(fact, ReadEvent) for fact in loading.facts))
+    loading.settle()
+    assert not loading.loads
+
+
+def test_listing_a_tree_costs_no_more_than_before(loading: Loading) -> None:
+    """A program that lists the tree, or looks at the names, is nothing to look after."""
+    loading.start()
+    subprocess.run(["ls", "-lR", str(loading.root)], check=True, stdout=subprocess.DEVNULL)
+    marker = loading.root / "checkpoint-7" / "read-last.pt"
+    marker.write_bytes(b"x")
+    loading.wait(lambda: any(getattr(fact, "path", "") == str(marker) for fact in loading.facts))
+    assert not [fact for fact in loading.facts if isinstance(fact, ReadEvent)]
+
+
+def test_a_save_during_a_load_stays_exact(loading: Loading) -> None:
+    """A checkpoint written while another is read has its own bytes, and both are told."""
+    loading.warm()
+    loading.start()
+    new = loading.root / "checkpoint-8"
+    new.mkdir()
+    (new / "model.safetensors").write_bytes(b"y" * (3 * MIB))
+    loading.run(_program("read"), *loading.files)
+    loading.wait(lambda: loading.saves)
+    (save,) = loading.saves
+    assert (save.step, save.bytes, save.files) == (8, 3 * MIB, 1)
+    assert [load.step for load in loading.loads] == [7]
