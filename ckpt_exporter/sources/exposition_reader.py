@@ -79,7 +79,7 @@ class ExpositionReader:
         self._version = 0  # of the exposition: how often it was another than before
         self._polls = 0
         self._made = float("-inf")
-        self._fetched = float("-inf")
+        self._fetched = self._due = float("-inf")
         self._failing_since: float | None = None
         self._failure = ""
         self.gpus: list[ToldGpu] = []
@@ -127,7 +127,7 @@ class ExpositionReader:
     def read(self, gpu: ToldGpu) -> Row | None:
         """Return what is new of one device, None if nothing is; the last value tells why there is nothing."""
         now = self._clock()
-        if now - self._fetched >= self._poll_seconds:
+        if now >= self._due:
             self._fetch(now)
         if gpu.poll == self._polls:
             return None
@@ -197,21 +197,23 @@ class ExpositionReader:
     # --- the exposition
 
     def _fetch(self, now: float) -> None:
-        before = self._fetched
+        before, self._fetched = self._fetched, now
         self._polls += 1
         try:
-            self._take(self._ask(), before, now)
+            self._take(self._ask(now), before, now)
             self._failing_since = None
         except ExpositionError as error:
             self._failure = str(error)
             if self._failing_since is None:
                 self._failing_since = now
 
-    def _ask(self) -> str:
+    def _ask(self, now: float) -> str:
         try:
             return str(self._call(self._exposition.fetch))
         finally:
-            self._fetched = self._clock()  # a slow answer is not asked for again for each device
+            # With the tick that comes then; but a slow answer is not asked for again for each device.
+            took = min(self._poll_seconds, self._clock() - now)
+            self._due = max(now + 0.9 * self._poll_seconds, self._clock() + took)
             self._times.tick.clear()  # nor is it a driver's lock that the training waits for, too
 
     def _take(self, text: str, before: float, now: float) -> None:

@@ -197,12 +197,16 @@ class Served:
         self._clock = clock
         self._text = text
         self._refresh = refresh
+        self.asked: list[float] = []
+        self.takes = 0.0
         self._changes: list[tuple[float, str]] = [(0.0, "training")]
 
     def set_state(self, state: str) -> None:
         self._changes.append((self._clock.t, state))
 
     def fetch(self) -> str:
+        self.asked.append(self._clock.t)
+        self._clock.t += self.takes
         # A third of a second past the full one: neither with the changes nor with the readings.
         number = floor((self._clock.t - 0.33) / self._refresh)
         made = number * self._refresh + 0.33
@@ -260,3 +264,20 @@ def test_by_an_exporter_that_is_too_coarse(clock: Clock) -> None:
     reader, served = _exposition(clock, dcgm_text, 30.0)
     bubble = play(reader, clock, served.set_state, length=45.0).bubble
     assert (bubble.skipped, bubble.seconds) == ("no_baseline", None)
+
+
+@pytest.mark.parametrize(("takes", "times"), [(0.02, 60), (3.0, 15)])
+def test_an_exporter_is_asked_once_a_second_at_most(clock: Clock, takes: float, times: int) -> None:
+    """With every second tick of half a second; one that answers in 3 s gets a second of rest between."""
+    reader, served = _exposition(clock, dcgm_text, 1.0)
+    reader.open()
+    reader.enumerate()
+    served.asked.clear()
+    served.takes = takes
+    tick = clock.t = 1001.0
+    while tick < 1061.0:
+        clock.t = max(clock.t, tick)
+        for gpu in reader.gpus:
+            reader.read(gpu)
+        tick = max(tick + 0.5, clock.t)
+    assert len(served.asked) == pytest.approx(times, abs=1)
