@@ -249,6 +249,9 @@ def _checked(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
     kinds = _DECLARED[cls]
     for name, value in arguments.items():
         kind = kinds[name]
+        if type(value) is float and float not in kind.types and value.is_integer():
+            arguments[name] = int(value)  # JSON knows one kind of number: 1e9 bytes are bytes, too
+            value = arguments[name]  # noqa: PLW2901 (the value as it counts)
         if type(value) not in kind.types or (kind.words and type(value) is str and value not in kind.words):
             raise ValueError(name)
         if type(value) in (int, float) and not abs(value) < _MAX_NUMBER:
