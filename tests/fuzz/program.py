@@ -45,11 +45,11 @@ from ckpt_exporter.model import (
     Writers,
 )
 from ckpt_exporter.replay import as_json, as_table, replay
-from ckpt_exporter.sources.nvml import NvmlSource
 from ckpt_exporter.sources.nvml_gpu import ERRORS
-from ckpt_exporter.sources.nvml_pace import CallTimes
-from ckpt_exporter.sources.nvml_process import ChildProcess
 from ckpt_exporter.sources.nvml_reader import NvmlReader
+from ckpt_exporter.sources.sampler import SampledGpus
+from ckpt_exporter.sources.sampler_pace import CallTimes
+from ckpt_exporter.sources.sampler_process import ChildProcess
 from ckpt_exporter.web.pages.status import StatusPage
 from tests.history_samples import FULL, HOURS, PLAIN
 from tests.nvml_library import SimulatedNvml
@@ -200,7 +200,7 @@ def nvml(data: bytes) -> None:
     directory = DirectorySettings("d", "/data")
     ledger = Ledger((directory,), DetectSettings())
     logging.disable()
-    source = NvmlSource(ledger.feed, saving=lambda: False, clock=lambda: 100.0)
+    source = SampledGpus(ledger.feed, saving=lambda: False, clock=lambda: 100.0)
     try:
         source._child = _child(data)
         source._guarded_step()
