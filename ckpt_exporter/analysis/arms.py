@@ -103,7 +103,7 @@ def read_source(source: Source) -> Measurements:
     """Read the measurements that are meant. Raises UsageError and CkptExporterError."""
     for file in source.files:
         if not os.path.exists(file):
-            raise UsageError(
+            raise CkptExporterError(
                 f"no such file: {one_line(file)}; write a history file (run --history.path=FILE) "
                 "or a result of bench --output=FILE"
             )

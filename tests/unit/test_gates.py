@@ -406,7 +406,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("argv", "said"),
         [
-            ("", "two arms"), ("{slow}", "two arms"), ("{slow} nowhere.db", "no such file"),
+            ("", "two arms"), ("{slow}", "two arms"),
             ("{slow} {fast}?when=1d", "selects nothing"), ("{slow} {fast}?since=soon", "no moment"),
             ("{slow} {fast} --gates=nowhere.yml", "no such file"),
             ("{slow} {fast} --gate=G7", "invalid choice"),
@@ -420,6 +420,22 @@ class TestCommand:
         assert main(["compare", *argv.format(**files).split()]) == 2
         err = capsys.readouterr().err
         assert said in err
+        assert err.count("\n") == 1
+
+    @pytest.mark.parametrize(
+        "argv",
+        [
+            "compare nowhere.db nowhere.db",
+            "project --save-seconds=10 --history=nowhere.db",
+            "report --history=nowhere.db",
+            "replay nowhere.jsonl",
+        ],
+    )
+    def test_measurements_that_are_not_there(self, argv: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """Whatever reads measurements fails alike where there are none: one line, exit status 1."""
+        assert main(argv.split()) == 1
+        err = capsys.readouterr().err
+        assert "o such file" in err
         assert err.count("\n") == 1
 
     @pytest.mark.parametrize(

@@ -294,7 +294,6 @@ class TestImpossible:
             ("--save-seconds=10 --to-bytes=3GB", "--bytes"),
             ("--save-seconds=10 --interval-seconds=60 --to-interval-seconds=5", "no time to train"),
             ("--save-seconds=10 --since=7d", "--history"),
-            ("--save-seconds=10 --history=/nowhere/h.db", "no such file"),
             ("--run-seconds=9000 --saves=20 --save-seconds=5 --steps=10 --interval-steps=100", "leave one"),
             (
                 "--save-seconds=10 --bandwidth=3.26GB/s --to-bandwidth=6GB/s --nodes=1 --to-nodes=2",
