@@ -5,16 +5,11 @@ from __future__ import annotations
 import glob
 import logging
 import os
-import signal
 import socket
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import FrameType
 
 from ckpt_exporter import __version__
 from ckpt_exporter.config.fragments import Fragments
@@ -24,6 +19,7 @@ from ckpt_exporter.detect.places import fixed_prefix, relative_to
 from ckpt_exporter.errors import CkptExporterError
 from ckpt_exporter.history.place import why_unusable
 from ckpt_exporter.history.recorder import HistoryRecorder, Place
+from ckpt_exporter.journal import log_bubble, log_load, log_save
 from ckpt_exporter.ledger import Ledger
 from ckpt_exporter.logs import log_event
 from ckpt_exporter.metrics.registry import build_registry
@@ -34,7 +30,6 @@ from ckpt_exporter.model import (
     Fact,
     FileEvent,
     GpuBackendStatus,
-    Load,
     Progress,
     ProgressMethod,
     ReadEvent,
@@ -46,7 +41,6 @@ from ckpt_exporter.model import (
 )
 from ckpt_exporter.recording import Recorder
 from ckpt_exporter.sources.backends import BACKENDS, present_backend
-from ckpt_exporter.sources.following import Following
 from ckpt_exporter.sources.gpus import GpuSource
 from ckpt_exporter.sources.ownership import GpuOwners
 from ckpt_exporter.sources.reading import ReadersSource
@@ -60,7 +54,7 @@ from ckpt_exporter.web.connections import Limits
 from ckpt_exporter.web.pages.status import StatusPage
 from ckpt_exporter.web.server import WebServer
 
-_LOG = logging.getLogger("ckpt_exporter")
+LOG = logging.getLogger("ckpt_exporter")
 
 # How often quiet saves are looked at; a save's times do not depend on it. Nothing can end while none is open,
 # and the first to begin ends the long wait.
@@ -110,7 +104,7 @@ class Exporter:
             on_fact=recorder.write if recorder is not None else None,
             on_bubble=self._on_bubble,
             on_begin=self._on_begin,
-            on_load=self._log_load,
+            on_load=log_load,
         )
         self._history = _history(config, self.ledger)
         self._gpu_backend, make_gpus = gpus or _configured_gpus(config)
@@ -163,18 +157,18 @@ class Exporter:
             self._history.start()
         elif reason := _why_no_history(self.config.history):
             message = "no history is kept: set history.path to a file that can be written"
-            log_event(_LOG, logging.INFO, message, reason=reason)
+            log_event(LOG, logging.INFO, message, reason=reason)
         self._writers.replace_directories(directory.name for directory in self.config.directories)
         self._readers.replace_directories(directory.name for directory in self.config.directories)
         self._storage.start()
         if self._gpus is not None:
             self._gpus.start()
         elif self.config.gpu.backend == "auto":
-            log_event(_LOG, logging.INFO, "no accelerator found: saves are measured, bubbles are not")
+            log_event(LOG, logging.INFO, "no accelerator found: saves are measured, bubbles are not")
         self._watch.start()
         count = len(self.config.directories)
         log_event(
-            _LOG, logging.INFO, "listening", address=self.address, version=__version__, directories=count
+            LOG, logging.INFO, "listening", address=self.address, version=__version__, directories=count
         )
 
     def tick(self) -> float:
@@ -185,7 +179,7 @@ class Exporter:
         if recorder is not None and recorder.failed is not None:
             self._recorder = None
             self._recording_status = RecordingStatus(failed=recorder.failed)
-            log_event(_LOG, logging.ERROR, "recording stopped", reason=recorder.failed)
+            log_event(LOG, logging.ERROR, "recording stopped", reason=recorder.failed)
         if saving:
             return TICK_SECONDS
         return JUDGING_TICK_SECONDS if self.ledger.judging or self.ledger.loading else IDLE_TICK_SECONDS
@@ -195,7 +189,7 @@ class Exporter:
         step = unix - before - self.ledger.unix_minus_t
         # A thread that had to wait between the readings has not seen a clock being set.
         if abs(step) > CLOCK_STEP_SECONDS and after - before < CLOCK_STEP_SECONDS / 2:
-            log_event(_LOG, logging.WARNING, "the clock was set", seconds=round(step, 3))
+            log_event(LOG, logging.WARNING, "the clock was set", seconds=round(step, 3))
             self.ledger.set_clock(unix - before)
 
     def stop(self) -> None:
@@ -222,11 +216,11 @@ class Exporter:
             self._main_refused = True
             self._config_status = replace(self._config_status, successful=False)
             for problem in str(error).splitlines():
-                log_event(_LOG, logging.ERROR, "configuration not reloaded", problem=problem)
+                log_event(LOG, logging.ERROR, "configuration not reloaded", problem=problem)
             return
         for setting in ("web", "gpu", "history"):
             if getattr(config, setting) != getattr(self.config, setting):
-                log_event(_LOG, logging.WARNING, "setting takes effect after a restart only", key=setting)
+                log_event(LOG, logging.WARNING, "setting takes effect after a restart only", key=setting)
         self._main_refused = False
         self._take_over(config)
 
@@ -246,7 +240,7 @@ class Exporter:
         self._config_status = _loaded(config, self._config_status, known=refused)
         if self._main_refused:
             self._config_status = replace(self._config_status, successful=False)
-        log_event(_LOG, logging.INFO, "configuration reloaded", directories=len(config.directories))
+        log_event(LOG, logging.INFO, "configuration reloaded", directories=len(config.directories))
 
     def snapshot(self, *, timelines: bool = False) -> Snapshot:
         """Copy all state from memory; ``timelines`` are for people, a scrape needs none."""
@@ -266,7 +260,7 @@ class Exporter:
         """Give all GPU handles back for a while, so that a reset, MIG change or driver unload can go on."""
         if self._gpus is not None:
             self._gpus.release()
-            log_event(_LOG, logging.INFO, "GPU handles released for a while", backend=self._gpu_backend)
+            log_event(LOG, logging.INFO, "GPU handles released for a while", backend=self._gpu_backend)
 
     def report(self, service: ServiceManager) -> None:
         """Tell the service manager how it goes. What it could not mend by a restart is no reason for one."""
@@ -323,79 +317,25 @@ class Exporter:
     def _on_save(self, save: Save) -> None:
         if self._history is not None:
             self._history.add_save(save)
-        self._log_save(save)
+        log_save(save)
 
     def _on_bubble(self, cost: Bubble | Stall) -> None:
-        if self._history is not None and isinstance(cost, Bubble):
+        if not isinstance(cost, Bubble):
+            return
+        if self._history is not None:
             self._history.add_bubble(cost)
-        self._log_bubble(cost)
-
-    def _log_save(self, save: Save) -> None:
-        level = logging.INFO if save.result == "complete" else logging.WARNING
-        log_event(
-            _LOG,
-            level,
-            "files of a finished save" if save.late else "save ended",
-            dir=save.directory,
-            step=save.step,
-            result=save.result,
-            reason=save.reason,
-            duration_seconds=_rounded(save.duration_seconds),
-            bytes=save.bytes,
-            files=save.files,
-            layout=save.layout,
-            path=save.path,
-            notes=",".join(save.notes) or None,
-        )
-
-    def _log_load(self, load: Load) -> None:
-        log_event(
-            _LOG,
-            logging.INFO,
-            "load ended",
-            dir=load.directory,
-            step=load.step,
-            duration_seconds=_rounded(load.duration_seconds),
-            bytes=load.bytes,
-            files=load.files,
-            readers=load.readers,
-            run=load.run,
-            cached_ratio=_rounded(load.cached_ratio),
-            path=load.path,
-            notes=",".join(load.notes) or None,
-        )
-
-    def _log_bubble(self, cost: Bubble | Stall) -> None:
-        if isinstance(cost, Bubble):
-            log_event(
-                _LOG,
-                # Without a GPU part there is nothing to say, save after save.
-                logging.DEBUG if self._gpus is None else logging.INFO,
-                "bubble of a save" if cost.skipped is None else "no bubble figure",
-                dir=cost.directory,
-                path=cost.save_path,
-                reason=cost.skipped,
-                bubble_seconds=_rounded(cost.seconds),
-                bubble_gpu_seconds=_rounded(sum(cost.gpu_seconds.values())) if cost.gpu_seconds else None,
-                depth=_rounded(cost.depth),
-                source=cost.source,
-                quality=cost.quality,
-                notes=",".join(cost.notes) or None,
-            )
+        # Without a GPU part there is nothing to say, save after save.
+        log_bubble(cost, logging.DEBUG if self._gpus is None else logging.INFO)
 
 
 def _loaded(config: Config, before: ConfigStatus, known: tuple[str, ...] = ()) -> ConfigStatus:
     """Tell of refused fragments, each once; while there is one, the configuration is not as asked for."""
     for problem in config.refused:
         if problem not in known:
-            log_event(_LOG, logging.ERROR, "configuration fragment refused", problem=problem)
+            log_event(LOG, logging.ERROR, "configuration fragment refused", problem=problem)
     if config.refused:
         return replace(before, successful=False)
     return ConfigStatus(successful=True, success_unix=time.time())
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 3)
 
 
 def _is_ignored(directory: DirectorySettings, path: str) -> bool:
@@ -417,7 +357,7 @@ def _history(config: Config, ledger: Ledger) -> HistoryRecorder | None:
     settings = config.history
     if settings.path is None or _why_no_history(settings) is not None:
         return None
-    _refuse_watched("keep the history in", settings.path, settings.path, config)
+    refuse_watched("keep the history in", settings.path, settings.path, config)
     # In a container the host name is the container's; the node's name comes from its specification.
     node = os.environ.get("NODE_NAME") or socket.gethostname()
     place = Place(settings.path, node, settings.retention_seconds, settings.max_bytes)
@@ -441,125 +381,8 @@ def _configured_gpus(config: Config) -> tuple[str, GpuSourceMaker | None]:
     return backend, None
 
 
-@contextmanager
-def recording_to(path: str | None, config: Config) -> Iterator[Recorder | None]:
-    """Open the recording that was asked for; raises CkptExporterError if it cannot be written there."""
-    if path is None:
-        yield None
-        return
-    _refuse_watched("record to", path, os.path.abspath(path), config)
-    try:
-        opened = open(path, "w", encoding="utf-8", opener=_open_recording)  # noqa: SIM115 (closed below)
-    except OSError as error:
-        raise CkptExporterError(f"cannot record to {path}: {error.strerror}") from error
-    with opened:
-        yield Recorder(opened)
-
-
-def _open_recording(path: str, flags: int) -> int:
-    """Make a recording that its owner's group may read; no link is followed but below /dev."""
-    return os.open(path, flags | (0 if path.startswith("/dev/") else os.O_NOFOLLOW), 0o640)
-
-
-@contextmanager
-def _following(fragments: Fragments | None, notify: Callable[[], None]) -> Iterator[None]:
-    """Look after the fragments meanwhile."""
-    if fragments is None:
-        yield
-        return
-    following = Following(fragments.due, notify)
-    following.start()
-    try:
-        yield
-    finally:
-        following.stop()
-
-
-def _refuse_watched(what: str, shown: str, path: str, config: Config) -> None:
+def refuse_watched(what: str, shown: str, path: str, config: Config) -> None:
+    """Raise CkptExporterError for a file of our own that would be taken for a checkpoint's."""
     for directory in config.directories:
         if relative_to(path, fixed_prefix(directory.path)) is not None:
             raise CkptExporterError(f"cannot {what} {shown}: it lies below the watched {directory.path}")
-
-
-class _Signals:
-    """Handlers that only set flags; the main loop acts on them."""
-
-    def __init__(self) -> None:
-        self.wake = threading.Event()
-        self.stop = False
-        self.reload = False
-        self.release = False
-        self.follow = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_stop)
-        signal.signal(signal.SIGHUP, self._on_reload)
-        signal.signal(signal.SIGUSR1, self._on_release)
-
-    def on_change(self) -> None:
-        """Note that the configuration's fragments have changed."""
-        self.follow = True
-        self.wake.set()
-
-    def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
-        self.stop = True
-        self.wake.set()
-
-    def _on_release(self, _number: int, _frame: FrameType | None) -> None:
-        self.release = True
-        self.wake.set()
-
-    def _on_reload(self, _number: int, _frame: FrameType | None) -> None:
-        self.reload = True
-        self.wake.set()
-
-
-def run_exporter(
-    config: Config,
-    config_file: str | None,
-    record_path: str | None,
-    read: Callable[[], Config],
-    *,
-    ends_at: float = float("inf"),
-    started: Callable[[Exporter], None] = lambda _exporter: None,
-    gpus: tuple[str, GpuSourceMaker] | None = None,
-    fragments: Fragments | None = None,
-) -> int:
-    """Run until SIGTERM, SIGINT or ``ends_at`` (monotonic seconds); return the exit status.
-
-    SIGHUP reads ``config_file`` again, SIGUSR1 releases all GPU handles for a while. ``fragments`` are taken
-    over when they change.
-    """
-    # Handlers of many threads take turns; a shorter turn keeps event times exact while a scrape encodes.
-    sys.setswitchinterval(0.002)
-    signals = _Signals()
-    reloadable = config_file is not None or config.include.directory is not None
-    service = ServiceManager(os.environ)
-    with recording_to(record_path, config) as recorder, _following(fragments, signals.on_change):
-        exporter = Exporter(config, recorder=recorder, gpus=gpus, wake=signals.wake.set)
-        exporter.start()
-        started(exporter)
-        wait_seconds = TICK_SECONDS
-        try:
-            while not signals.stop and (left := ends_at - time.monotonic()) > 0:
-                signals.wake.wait(min(wait_seconds, left))
-                signals.wake.clear()
-                if signals.release:
-                    signals.release = False
-                    exporter.release_gpus()
-                if signals.reload:
-                    signals.reload = False
-                    if reloadable:
-                        service.reloading()
-                        exporter.reload(read)
-                    else:
-                        log_event(_LOG, logging.WARNING, "nothing to reload: no --config.file was given")
-                if signals.follow and fragments is not None:
-                    signals.follow = False
-                    exporter.follow(fragments)
-                wait_seconds = min(exporter.tick(), service.pause_seconds)
-                exporter.report(service)
-        finally:
-            service.stopping()
-            exporter.stop()
-    log_event(_LOG, logging.INFO, "stopped")
-    return 0

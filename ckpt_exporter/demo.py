@@ -14,8 +14,9 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from ckpt_exporter.app import Exporter, run_exporter
+from ckpt_exporter.app import Exporter
 from ckpt_exporter.config.schema import Config, HistorySettings, WebSettings
+from ckpt_exporter.daemon import run_exporter
 from ckpt_exporter.model import DetectSettings, DirectorySettings, Fact
 from ckpt_exporter.sources.gpus import GpuSource
 from ckpt_exporter.sources.simulated import SimulatedGpus, read_training_state, write_training_state

@@ -67,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
     fragments = Fragments(_config_loader(arguments), _layout_names())
     config = fragments.read()
     configure_logging(arguments.log_level, arguments.log_format, sys.stderr)
-    from ckpt_exporter.app import run_exporter  # noqa: PLC0415 (loads every room)
+    from ckpt_exporter.daemon import run_exporter  # noqa: PLC0415 (loads every room)
 
     return run_exporter(
         config, arguments.config_file, arguments.record_path, fragments.read, fragments=fragments

@@ -49,7 +49,7 @@ def rooms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Rooms]:
     """Stand in an empty directory with rooms that only note how they were called."""
     made = Rooms()
     for module, name, value in (
-        ("ckpt_exporter.app", "run_exporter", made.answer),
+        ("ckpt_exporter.daemon", "run_exporter", made.answer),
         ("ckpt_exporter.demo", "run_demo", made.answer),
         ("ckpt_exporter.replay", "run_replay", made.answer),
         ("ckpt_exporter.detect.layouts", "LAYOUT_NAMES", ("deepspeed", "torch_save")),
@@ -166,7 +166,7 @@ class TestRun:
             logging.getLogger("ckpt_exporter.x").warning("seen")
             return 0
 
-        sys.modules["ckpt_exporter.app"].run_exporter = start  # type: ignore[attr-defined]
+        sys.modules["ckpt_exporter.daemon"].run_exporter = start  # type: ignore[attr-defined]
         assert main(["run", "--watch", "/a", "--log.level=warn", "--log.format=json"]) == 0
         out, err = capsys.readouterr()
         assert out == ""

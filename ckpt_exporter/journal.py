@@ -1,0 +1,71 @@
+"""What the log says of finished saves and loads, and of what saves cost."""
+
+from __future__ import annotations
+
+import logging
+
+from ckpt_exporter.logs import log_event
+from ckpt_exporter.model import Bubble, Load, Save
+
+_LOG = logging.getLogger("ckpt_exporter")
+
+
+def log_save(save: Save) -> None:
+    """Log a finished save."""
+    level = logging.INFO if save.result == "complete" else logging.WARNING
+    log_event(
+        _LOG,
+        level,
+        "files of a finished save" if save.late else "save ended",
+        dir=save.directory,
+        step=save.step,
+        result=save.result,
+        reason=save.reason,
+        duration_seconds=_rounded(save.duration_seconds),
+        bytes=save.bytes,
+        files=save.files,
+        layout=save.layout,
+        path=save.path,
+        notes=",".join(save.notes) or None,
+    )
+
+
+def log_load(load: Load) -> None:
+    """Log a finished load."""
+    log_event(
+        _LOG,
+        logging.INFO,
+        "load ended",
+        dir=load.directory,
+        step=load.step,
+        duration_seconds=_rounded(load.duration_seconds),
+        bytes=load.bytes,
+        files=load.files,
+        readers=load.readers,
+        run=load.run,
+        cached_ratio=_rounded(load.cached_ratio),
+        path=load.path,
+        notes=",".join(load.notes) or None,
+    )
+
+
+def log_bubble(bubble: Bubble, level: int) -> None:
+    """Log what a save cost on its GPUs, or why that is not known."""
+    log_event(
+        _LOG,
+        level,
+        "bubble of a save" if bubble.skipped is None else "no bubble figure",
+        dir=bubble.directory,
+        path=bubble.save_path,
+        reason=bubble.skipped,
+        bubble_seconds=_rounded(bubble.seconds),
+        bubble_gpu_seconds=_rounded(sum(bubble.gpu_seconds.values())) if bubble.gpu_seconds else None,
+        depth=_rounded(bubble.depth),
+        source=bubble.source,
+        quality=bubble.quality,
+        notes=",".join(bubble.notes) or None,
+    )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
