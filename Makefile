@@ -25,7 +25,7 @@ lint: $(VENV)/ready-dev
 
 # Pure tests share the cores; those with real files, processes and clocks run one by one.
 unit: $(VENV)/ready-dev
-	$(VENV)/bin/python -m pytest -n logical tests/unit tests/property tests/replay
+	$(VENV)/bin/python -m pytest -n logical --dist worksteal tests/property tests/unit tests/replay
 	$(VENV)/bin/python -m pytest tests/integration
 
 # Real training frameworks are large: an environment of their own.
