@@ -23,9 +23,10 @@ lint: $(VENV)/ready-dev
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-# Pure tests share the cores; those with real files, processes and clocks run one by one.
+# Pure tests, and those that ask a Prometheus, share the cores; those with real files, processes and clocks run alone.
 unit: $(VENV)/ready-dev
 	$(VENV)/bin/python -m pytest -n logical --dist worksteal tests/property tests/unit tests/replay
+	$(VENV)/bin/python -m pytest -n logical --dist loadfile tests/prometheus
 	$(VENV)/bin/python -m pytest tests/integration
 
 # Real training frameworks are large: an environment of their own.

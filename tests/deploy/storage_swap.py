@@ -21,7 +21,7 @@ from ckpt_exporter.model import DetectSettings, DirectorySettings, Save, Snapsho
 from tests.gpu_profiles import Profile, Stop, gpu_set, job, replace, save
 from tests.gpu_recordings import UNIX
 from tests.integration.rule_files import alerts, read_by
-from tests.integration.test_published_case import ALL, SAVE_BYTES, STEPS_PER_SAVE, TRAINING_SECONDS, facts_of
+from tests.prometheus.test_published_case import ALL, SAVE_BYTES, STEPS_PER_SAVE, TRAINING_SECONDS, facts_of
 
 SCRAPE_SECONDS = 15.0
 SLOW_SECONDS, FAST_SECONDS = 178.0, 94.0

@@ -18,7 +18,7 @@ from tests.gpu_recordings import UNIX
 from tests.integration.prometheus import serving, tool
 from tests.integration.rule_files import ALERTS as ALERTS_FILE
 from tests.integration.rule_files import FOLDER, RULES, alerts
-from tests.integration.test_published_case import TRAINING_SECONDS
+from tests.prometheus.test_published_case import TRAINING_SECONDS
 
 pytestmark = pytest.mark.timeout(1800)
 

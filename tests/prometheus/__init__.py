@@ -1,0 +1,1 @@
+"""Rules, alerts, dashboards and counters against a real Prometheus."""
