@@ -96,8 +96,10 @@ class Renames:
         """Take in the MOVED_TO of a file."""
         path = f"{node.path}/{name}"
         departure = self.departures.pop(cookie, None)
-        self._displace_file(node, name, path, t)
         st = lstat(path)
+        if departure is not None and self._is_reported(departure, node, name, st):
+            return
+        self._displace_file(node, name, path, t)
         hidden = self._entry.hidden(node.root.name, path)
         if departure is None:
             if st is not None and not hidden:
@@ -106,6 +108,19 @@ class Renames:
         if hidden and self._entry.hidden(departure.parent.root.name, departure.path):
             return
         self._renamed(departure, (node, name), t, st)
+
+    def _is_reported(self, departure: Departure, node: Node, name: str, st: os.stat_result | None) -> bool:
+        """Tell whether a scan was ahead of these events, and has told of this file under its new name.
+
+        Its close was read under the old name, which nobody knew any more: it stays among the active files,
+        which are asked for their writers.
+        """
+        if st is None or departure.file is not None or departure.known is not None:
+            return False
+        file, known = self._active.by_path.get(f"{node.path}/{name}"), node.file(name)
+        if file is not None:
+            return file.key == (st.st_dev, st.st_ino)
+        return known is not None and known[2] == st.st_ino
 
     def _renamed(
         self, departure: Departure, place: tuple[Node, str], t: float, st: os.stat_result | None
