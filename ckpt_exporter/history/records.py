@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -105,7 +106,10 @@ class LoadRecord:
     @property
     def bandwidth(self) -> float | None:
         """Bytes per second as the readers saw it, page cache included."""
-        return self.bytes / self.duration_seconds if self.duration_seconds > 0 else None
+        if self.duration_seconds <= 0:
+            return None
+        bandwidth = self.bytes / self.duration_seconds
+        return bandwidth if math.isfinite(bandwidth) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,10 @@ def test_cached_share() -> None:
     assert unknown["cached"] == {"known": 0, "mostly_cached": 0, "share": None}
 
 
-def test_a_load_without_a_duration() -> None:
+@pytest.mark.parametrize("seconds", [0.0, 1e-320])
+def test_a_load_without_a_duration(seconds: float) -> None:
     """A load that took no measurable time has no bandwidth, rather than an endless one."""
-    data = loads_data((load(10, 0.0, 0.0),))
+    data = loads_data((load(10, seconds, 0.0),))
     assert data is not None
 
     assert (data["bandwidth"]["known"], data["storage_bandwidth"]["known"]) == (0, 0)
