@@ -30,6 +30,7 @@ from ckpt_exporter.model import (
     Fact,
     FileEvent,
     GpuBackendStatus,
+    Load,
     Progress,
     ProgressMethod,
     ReadEvent,
@@ -104,7 +105,7 @@ class Exporter:
             on_fact=recorder.write if recorder is not None else None,
             on_bubble=self._on_bubble,
             on_begin=self._on_begin,
-            on_load=log_load,
+            on_load=self._on_load,
         )
         self._history = _history(config, self.ledger)
         self._gpu_backend, make_gpus = gpus or _configured_gpus(config)
@@ -319,8 +320,15 @@ class Exporter:
             self._history.add_save(save)
         log_save(save)
 
+    def _on_load(self, load: Load) -> None:
+        if self._history is not None:
+            self._history.add_load(load)
+        log_load(load)
+
     def _on_bubble(self, cost: Bubble | Stall) -> None:
         if not isinstance(cost, Bubble):
+            if self._history is not None:
+                self._history.add_stall(cost)
             return
         if self._history is not None:
             self._history.add_bubble(cost)

@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ckpt_exporter.history.records import GpuTimeRecord, Measurements, SaveRecord, ShardRecord
-from ckpt_exporter.model import Bubble, Save, Shard
+from ckpt_exporter.history.records import (
+    GpuTimeRecord,
+    LoadRecord,
+    Measurements,
+    SaveRecord,
+    ShardRecord,
+    StallRecord,
+)
+from ckpt_exporter.model import Bubble, Load, Save, Shard, Stall
 
 HOUR = 3600
 # 2025-11-30 00:00:00 UTC, the start of an hour.
@@ -33,6 +40,13 @@ FULL = replace(
         ShardRecord("rank1.bin", 4_000_000_000, None, MIDNIGHT + 100.125),
     ),
 )  # fmt: skip
+
+LOAD = LoadRecord(
+    node="n1", directory="llama", path="/data/llama/日本\\xff'; --", layout="huggingface",
+    start_unix=MIDNIGHT + 10.0, end_unix=MIDNIGHT + 30.5, duration_seconds=20.5, bytes=8_000_000_000, files=4,
+    step=100, run="pretrain", readers=8, cached_ratio=0.25, notes=("mapped",),
+)  # fmt: skip
+STALL = StallRecord("n1", 3, MIDNIGHT + 40.0, MIDNIGHT + 44.0, 3.5, "data_loading", "GPU-x")
 
 HOURS = (
     GpuTimeRecord("n1", 0, "GPU-a", MIDNIGHT, 3600.0, {"data_loading": 12.5}),
@@ -99,3 +113,19 @@ def live_bubble(save: Save, seconds: float = 9.5) -> Bubble:
         gpu_seconds={0: seconds, 1: seconds}, phases={"writing": seconds - 1.0, "after_write": 1.0},
         start=save.start - 1.0, end=save.end, depth=0.9, source="power", quality="high",
     )  # fmt: skip
+
+
+def live_load(number: int = 1, **values: Any) -> Load:
+    """Return a load as the detector hands it out, 4 s long, ending at ``number`` * 100 s."""
+    end = number * 100.0
+    base = Load(
+        directory="llama", path=f"/data/llama/checkpoint-{number}", layout="huggingface", step=number,
+        start=end - 4.0, end=end, duration_seconds=4.0, bytes=1_000_000_000, files=2, bandwidth=250e6,
+        readers=8, pids=(42,), run="pretrain", cached_ratio=0.5, notes=("mapped",),
+    )  # fmt: skip
+    return replace(base, **values)
+
+
+def live_stall(number: int = 1, **values: Any) -> Stall:
+    """Return a stall of GPU 3 that ended at ``number`` * 100 s."""
+    return replace(Stall(3, number * 100.0 - 2.0, number * 100.0, "data_loading", 1.5), **values)

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ckpt_exporter.analysis.job_saves import job_saves
+from ckpt_exporter.analysis.loads import loads_data
 from ckpt_exporter.analysis.reasons import phases_of, reasons
-from ckpt_exporter.analysis.statistics import mean, median, quantile
+from ckpt_exporter.analysis.spread import spread
+from ckpt_exporter.analysis.stalls import episodes_data
+from ckpt_exporter.analysis.statistics import median
 from ckpt_exporter.analysis.stragglers import stragglers, waits_for_nodes, waits_for_shards
 from ckpt_exporter.analysis.trend import trend
 from ckpt_exporter.history.rows import CAUSES, PHASES
@@ -62,31 +65,14 @@ def report_data(measured: Measurements, scope: Scope = Scope()) -> Data:
         "phases": _phases(jobs),
         "gpus": _gpus(measured, bubble),
         "stalls": _stalls(measured),
+        "stall_episodes": episodes_data(measured.stalls),
+        "loads": loads_data(measured.loads),
         "faster_storage": _faster_storage(jobs),
         "trend": trend(measured, jobs),
         "slowest": _slowest(complete),
         "unfinished": _unfinished(jobs),
         "stragglers": _stragglers(complete),
         "notes": list(measured.notes),
-    }
-
-
-def spread(values: Sequence[float | None], *, low_is_bad: bool = False) -> Data:
-    """Return how known values spread: median, the 95th percentile and the worst.
-
-    Of bandwidths low ones are bad, so it is the 5th percentile and the lowest.
-    """
-    known = [value for value in values if value is not None]
-    tail = "p5" if low_is_bad else "p95"
-    if not known:
-        return {"known": 0, "median": None, tail: None, "worst": None, "mean": None, "total": None}
-    return {
-        "known": len(known),
-        "median": median(known),
-        tail: quantile(known, 0.05 if low_is_bad else 0.95),
-        "worst": min(known) if low_is_bad else max(known),
-        "mean": mean(known),
-        "total": None if low_is_bad else sum(known),
     }
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ckpt_exporter.analysis.document import Chart, Column, Document, Heading, Paragraph, Series, Table
 from ckpt_exporter.analysis.job_saves import job_saves
+from ckpt_exporter.analysis.loads import loads_blocks
 from ckpt_exporter.analysis.numbers import (
     UNKNOWN,
     bandwidth_text,
@@ -19,6 +20,7 @@ from ckpt_exporter.analysis.numbers import (
     time_text,
 )
 from ckpt_exporter.analysis.report import Scope, report_data
+from ckpt_exporter.analysis.stalls import CAUSE_TEXTS, stalls_blocks
 from ckpt_exporter.analysis.statistics import mean
 from ckpt_exporter.history.rows import PHASES
 
@@ -47,12 +49,6 @@ _SKIPPED: Final = {
     "sampler_gap": "readings are missing",
     "low_quality": "the readings cannot carry a figure",
 }
-_CAUSES: Final = {
-    "checkpoint_load": "loading a checkpoint",
-    "data_loading": "waiting for data",
-    "communication": "waiting for other ranks",
-    "other": "other",
-}
 
 
 def report(measured: Measurements, scope: Scope) -> Document:
@@ -60,7 +56,8 @@ def report(measured: Measurements, scope: Scope) -> Document:
     data = report_data(measured, scope)
     blocks: list[Block] = [
         *_answer(data), *_warnings(data), *_summary(data), *_durations(measured), *_phases(data),
-        *_gpus(data), *_trend(data), *_slowest(data), *_unfinished(data), *_stragglers(data), *_notes(data),
+        *_gpus(data), *_trend(data), *_slowest(data), *_unfinished(data), *_stragglers(data),
+        *loads_blocks(data["loads"]), *stalls_blocks(data["stall_episodes"]), *_notes(data),
     ]  # fmt: skip
     return Document("What the saves cost", tuple(blocks), data)
 
@@ -250,9 +247,11 @@ def _gpus(data: Data) -> Iterator[Block]:
     yield Table(title, heads, tuple(rows))
     if len(gpus) > 1:
         yield _nodes_chart(gpus) if several else _gpus_chart(shown)
-    other = {cause: seconds for cause, seconds in (stalls or {}).items() if cause in _CAUSES and seconds > 0}
+    other = {
+        cause: seconds for cause, seconds in (stalls or {}).items() if cause in CAUSE_TEXTS and seconds > 0
+    }
     if other:
-        lost = "; ".join(f"{_CAUSES[cause]} {_hours(seconds)}" for cause, seconds in other.items())
+        lost = "; ".join(f"{CAUSE_TEXTS[cause]} {_hours(seconds)}" for cause, seconds in other.items())
         yield Paragraph(f"Beside saves the GPUs stood still for other causes (estimated, GPU-hours): {lost}.")
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ckpt_exporter.analysis.windows import clipped, part_window
 from ckpt_exporter.errors import CkptExporterError
 from ckpt_exporter.history.gpu_time import HOUR_SECONDS
 from ckpt_exporter.history.reading import Kept, read_history
-from ckpt_exporter.history.records import GpuTimeRecord, Measurements, SaveRecord
+from ckpt_exporter.history.records import GpuTimeRecord, LoadRecord, Measurements, SaveRecord, StallRecord
 from ckpt_exporter.logs import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+_Ended = TypeVar("_Ended", LoadRecord, StallRecord)
 
 
 def read_measurements(
@@ -29,8 +31,9 @@ def read_measurements(
     ``run`` is a run's name or its scheduler's id. A save belongs to the window in which it ended. GPU time is
     kept by the hour: of an hour that the window cuts, not more is taken than fits into the window. Without a
     ``since`` or ``until`` the window is as long as the records are, of one directory among others as long as
-    its saves. Raises CkptExporterError where a source
-    cannot be read or holds nothing that is asked for.
+    its saves. Loads are those that ended between the given bounds: a run's first load comes before its first
+    save. Stalls of a part of the saves are those of the GPUs that these stopped, within the window. Raises
+    CkptExporterError where a source cannot be read or holds nothing that is asked for.
     """
     if prometheus is not None:
         from ckpt_exporter.analysis.prometheus import read_prometheus  # noqa: PLC0415 (files need no HTTP)
@@ -49,7 +52,30 @@ def read_measurements(
         part = part_window(saves, begin, end)
         begin, end = part[0] if since is None else begin, part[1] if until is None else end
     hours = tuple(inside for hour in kept.gpu_time if (inside := clipped(hour, begin, end)) is not None)
-    return Measurements(source, begin, end, saves, hours, kept.notes)
+    loads = _loads(kept, saves, directory, run)
+    chosen = directory is not None or run is not None
+    stalls = _of_stopped(kept.stalls, saves, begin, end) if chosen else kept.stalls
+    return Measurements(source, begin, end, saves, hours, kept.notes, loads, stalls)
+
+
+def _loads(
+    kept: Kept, saves: Sequence[SaveRecord], directory: str | None, run: str | None
+) -> tuple[LoadRecord, ...]:
+    """Return the loads of one directory and one run. A load knows its run's name, and no id."""
+    runs = {save.run for save in saves if save.run is not None}
+    # Of several runs of one name it cannot be told which of them loaded.
+    runs -= {save.run for save in kept.saves if save.run_id != run}
+    return tuple(
+        load for load in kept.loads
+        if directory in (None, load.directory) and (run in (None, load.run) or load.run in runs)
+    )  # fmt: skip
+
+
+def _of_stopped(
+    stalls: Iterable[StallRecord], saves: Iterable[SaveRecord], begin: float, end: float
+) -> tuple[StallRecord, ...]:
+    stopped = {(save.node, gpu) for save in saves for gpu in save.bubble_gpu_seconds}
+    return tuple(s for s in stalls if (s.node, s.gpu) in stopped and begin <= s.end_unix <= end)
 
 
 def _read_files(paths: Sequence[str], since: float | None, until: float | None) -> Kept:
@@ -72,7 +98,14 @@ def _read_files(paths: Sequence[str], since: float | None, until: float | None) 
         first_unix=min((k.first_unix for k in found if k.first_unix is not None), default=None),
         last_unix=max((k.last_unix for k in found if k.last_unix is not None), default=None),
         notes=notes,
+        loads=_once(load for kept in found for load in kept.loads),
+        stalls=_once(stall for kept in found for stall in kept.stalls),
     )
+
+
+def _once(records: Iterable[_Ended]) -> tuple[_Ended, ...]:
+    """Return records in the order of their ends; one that is in several files counts once."""
+    return tuple(sorted(dict.fromkeys(records), key=lambda record: record.end_unix))
 
 
 def _nothing(source: str, kept: Kept, directory: str | None, run: str | None) -> str:

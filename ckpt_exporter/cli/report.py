@@ -54,7 +54,7 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.records is not None:
         from ckpt_exporter.history.export import export  # noqa: PLC0415
 
-        export(measured.saves, measured.gpu_time, arguments.records, sys.stdout)
+        export(measured, arguments.records, sys.stdout)
         return EXIT_OK
     scope = Scope(arguments.directory, arguments.run_name, since is not None, until is not None)
     print_document(report(measured, scope), arguments.output_format)
@@ -80,8 +80,8 @@ def _add_report(parser: Parser) -> None:
     add_config_file(parser, required=False)
     add_format(parser)
     parser.add_argument(
-        "--records", choices=("csv", "gpu-csv", "jsonl"),
-        help="print the records themselves: saves as CSV, GPU hours as CSV, or both as JSON lines",
+        "--records", choices=("csv", "gpu-csv", "load-csv", "stall-csv", "jsonl"),
+        help="print the records themselves: saves, GPU hours, loads or stalls as CSV, or all as JSON lines",
     )  # fmt: skip
 
 

@@ -231,12 +231,14 @@ def _history_keys() -> tuple[Key, ...]:
         ),
         Key(
             section, "retention", "duration", _HISTORY.retention_seconds, read_duration,
-            "Older saves are deleted: whole seconds, or a number with `d`, `h`, `m` or `s`.", "90d",
+            "Older saves, loads, stalls are deleted: whole seconds, or a number with `d`, `h`, `m` or `s`.",
+            "90d",
             field="retention_seconds",
         ),
         Key(
             section, "max_bytes", "size", _HISTORY.max_bytes, read_size,
-            "When the file holds more, the oldest saves are deleted; the newest one always stays.", "256MiB",
+            "When the file holds more, the oldest of them are deleted; the newest save always stays.",
+            "256MiB",
         ),
     )  # fmt: skip
 

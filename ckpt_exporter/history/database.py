@@ -14,20 +14,24 @@ from urllib.parse import quote
 from ckpt_exporter.history.failures import HistoryError, translated
 from ckpt_exporter.history.rows import (
     GPU_COLUMNS,
+    LOAD_COLUMNS,
     SAVE_COLUMNS,
+    STALL_COLUMNS,
     gpu_row,
+    load_row,
     save_of,
     save_row,
+    stall_row,
     stored_text,
 )
-from ckpt_exporter.history.schema import APPLICATION_ID, MIGRATIONS
+from ckpt_exporter.history.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 from ckpt_exporter.logs import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from ckpt_exporter.history.failures import Reason
-    from ckpt_exporter.history.records import GpuTimeRecord, SaveRecord
+    from ckpt_exporter.history.records import GpuTimeRecord, LoadRecord, SaveRecord, StallRecord
 
 # Daemon writes, a group may read; a stricter umask makes it stricter.
 FILE_MODE: Final = 0o640
@@ -39,8 +43,34 @@ _WAL_MAX_BYTES: Final = 4 * 1024 * 1024
 _RECENT_ROWS: Final = 1000
 _ROWS_A_DELETE: Final = 500
 
+# Each table with its columns, and the version that has it first.
+_TABLES: Final = (
+    ("saves", SAVE_COLUMNS, 1),
+    ("gpu_time", GPU_COLUMNS, 1),
+    ("loads", LOAD_COLUMNS, 2),
+    ("stalls", STALL_COLUMNS, 2),
+)
+# What grows with time, a row an event.
+_EVENTS: Final = ("saves", "loads", "stalls")
+_OLDEST: Final = " UNION ALL ".join(
+    f"SELECT * FROM (SELECT '{table}', id, end_unix FROM {table}{which} ORDER BY end_unix LIMIT :number)"  # noqa: S608
+    for table, which in zip(_EVENTS, (" WHERE id <> (SELECT max(id) FROM saves)", "", ""), strict=True)
+)
+_COUNT: Final = f"SELECT {' + '.join(f'(SELECT count(*) FROM {table})' for table in _EVENTS)}"  # noqa: S608
+_NEWEST: Final = (
+    "SELECT coalesce((SELECT max(end_unix) FROM saves),"
+    " (SELECT max(end_unix) FROM (SELECT max(end_unix) AS end_unix FROM loads"
+    " UNION ALL SELECT max(end_unix) FROM stalls)))"
+)
+
 _SAVES: Final = ", ".join(SAVE_COLUMNS)
 _INSERT_SAVE: Final = f"INSERT INTO saves ({_SAVES}) VALUES ({', '.join('?' * len(SAVE_COLUMNS))})"  # noqa: S608
+_INSERT_LOAD: Final = (
+    f"INSERT INTO loads ({', '.join(LOAD_COLUMNS)}) VALUES ({', '.join('?' * len(LOAD_COLUMNS))})"  # noqa: S608
+)
+_INSERT_STALL: Final = (
+    f"INSERT INTO stalls ({', '.join(STALL_COLUMNS)}) VALUES ({', '.join('?' * len(STALL_COLUMNS))})"  # noqa: S608
+)
 _UPDATE_SAVE: Final = f"UPDATE saves SET {', '.join(f'{name} = ?' for name in SAVE_COLUMNS)} WHERE id = ?"  # noqa: S608
 _FIND_SAVE: Final = (
     f"SELECT id, {_SAVES} FROM saves WHERE id = (SELECT id FROM saves"  # noqa: S608
@@ -122,6 +152,14 @@ class HistoryDatabase:
         """Write a save again of which more is known now."""
         self._connection.execute(_UPDATE_SAVE, (*save_row(record), row_id))
 
+    def add_load(self, record: LoadRecord) -> None:
+        """Add one load."""
+        self._connection.execute(_INSERT_LOAD, load_row(record))
+
+    def add_stall(self, record: StallRecord) -> None:
+        """Add one stall."""
+        self._connection.execute(_INSERT_STALL, stall_row(record))
+
     def add_gpu_time(self, records: Iterable[GpuTimeRecord]) -> None:
         """Add observed time and stalls to each GPU's hour."""
         self._connection.executemany(_ADD_GPU_TIME, map(gpu_row, records))
@@ -152,45 +190,54 @@ class HistoryDatabase:
     # --- upkeep -----------------------------------------------------------------------------------------
 
     def forget_before(self, unix: float) -> int:
-        """Delete what ended before a moment; return the number of saves."""
+        """Delete what ended before a moment; return the number of saves, loads and stalls."""
         with self.transaction():
             self._connection.execute("DELETE FROM gpu_time WHERE hour_unix + 3600 <= ?", (unix,))
-        where = "SELECT id FROM saves WHERE end_unix < ? ORDER BY end_unix LIMIT ?"
-        return self._delete(where, (unix, _ROWS_A_DELETE))
+        return sum(self._forget_rows(table, unix) for table in _EVENTS)
 
     def newest_end_unix(self) -> float | None:
-        """Return when the newest save ended."""
+        """Return when the newest save ended; where there is none, the newest load or stall."""
         with translated(self.path):
-            found = self._connection.execute("SELECT max(end_unix) FROM saves").fetchone()[0]
+            found = self._connection.execute(_NEWEST).fetchone()[0]
             return None if found is None else float(found)
 
     def shrink_to(self, max_bytes: int) -> int:
-        """Delete the oldest saves until the file holds at most so much, but never the newest one."""
+        """Delete the oldest saves, loads and stalls until the file holds at most so much.
+
+        The newest save stays. Returns the number of what was deleted.
+        """
         deleted = 0
         while self.size_bytes > max_bytes:
-            where = (
-                "SELECT id FROM saves WHERE id <> (SELECT max(id) FROM saves) ORDER BY end_unix LIMIT"
-                " max(1, min(?, (SELECT count(*) FROM saves) / 10))"
-            )
-            gone = self._delete(where, (_ROWS_A_DELETE,), once=True)
+            gone = self._delete_oldest()
             if not gone:
                 break
             deleted += gone
             self._release_pages()
         return deleted
 
-    def _delete(self, where: str, values: Sequence[float], *, once: bool = False) -> int:
+    def _forget_rows(self, table: str, unix: float) -> int:
         # In small steps: readers and the disk see many short transactions instead of a long one.
-        deleted = 0
-        while True:
+        oldest = f"SELECT id FROM {table} WHERE end_unix < ? ORDER BY end_unix LIMIT ?"  # noqa: S608
+        deleted, gone = 0, _ROWS_A_DELETE
+        while gone == _ROWS_A_DELETE:
             with self.transaction():
-                gone = self._connection.execute(f"DELETE FROM saves WHERE id IN ({where})", values).rowcount  # noqa: S608
+                delete = f"DELETE FROM {table} WHERE id IN ({oldest})"  # noqa: S608
+                gone = self._connection.execute(delete, (unix, _ROWS_A_DELETE)).rowcount
             deleted += gone
-            if once or gone < _ROWS_A_DELETE:
-                break
         if deleted:
             self._release_pages()
         return deleted
+
+    def _delete_oldest(self) -> int:
+        """Delete the oldest tenth, of whichever table, but not too many at once."""
+        with self.transaction():
+            count = self._connection.execute(_COUNT).fetchone()[0]
+            number = max(1, min(_ROWS_A_DELETE, count // 10))
+            select = f"{_OLDEST} ORDER BY end_unix LIMIT :number"
+            oldest = self._connection.execute(select, {"number": number}).fetchall()
+            for table, row_id, _ in oldest:
+                self._connection.execute(f"DELETE FROM {table} WHERE id = ?", (row_id,))  # noqa: S608
+        return len(oldest)
 
     def _release_pages(self) -> None:
         with translated(self.path):
@@ -239,9 +286,11 @@ def check_identity(connection: sqlite3.Connection, path: str) -> int:
     return version
 
 
-def check_columns(connection: sqlite3.Connection, path: str) -> None:
-    """Raise HistoryError where a table or a column is missing."""
-    for table, columns in (("saves", SAVE_COLUMNS), ("gpu_time", GPU_COLUMNS)):
+def check_columns(connection: sqlite3.Connection, path: str, version: int = SCHEMA_VERSION) -> None:
+    """Raise HistoryError where a table or a column is missing that a file of this version has."""
+    for table, columns, first_version in _TABLES:
+        if version < first_version:
+            continue
         present = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
         kind = connection.execute("SELECT type FROM sqlite_master WHERE name = ?", (table,)).fetchone()
         if kind is not None and kind[0] != "table":  # a view could compute for ever

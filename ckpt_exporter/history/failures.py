@@ -25,6 +25,7 @@ _MESSAGES: Final[tuple[tuple[str, Reason], ...]] = (
     ("no such column", "damaged"),
     ("has no column", "damaged"),
     ("unsupported file format", "damaged"),
+    ("already exists", "damaged"),  # an older file with a table that it cannot have
     ("locked", "locked"),
     ("is full", "full"),
     ("readonly", "unavailable"),

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpt_exporter.detect.progress import joined_late
-from ckpt_exporter.history.records import SaveRecord, ShardRecord
+from ckpt_exporter.history.records import LoadRecord, SaveRecord, ShardRecord, StallRecord
 from ckpt_exporter.model import Bubble, Save, Shard
 
 if TYPE_CHECKING:
-    from ckpt_exporter.model import Mount, Writers
+    from ckpt_exporter.model import Load, Mount, Stall, Writers
 
 
 def save_record(
@@ -46,6 +46,32 @@ def save_record(
         notes=save.notes,
         shards=tuple(_shard_record(shard, unix_minus_t) for shard in save.shards),
     )
+
+
+def load_record(load: Load, node: str, unix_minus_t: float) -> LoadRecord:
+    """Return the record of a finished load."""
+    return LoadRecord(
+        node=node,
+        directory=load.directory,
+        path=load.path,
+        layout=load.layout,
+        start_unix=load.start + unix_minus_t,
+        end_unix=load.end + unix_minus_t,
+        duration_seconds=load.duration_seconds,
+        bytes=load.bytes,
+        files=load.files,
+        step=load.step,
+        run=load.run,
+        readers=load.readers,
+        cached_ratio=load.cached_ratio,
+        notes=load.notes,
+    )
+
+
+def stall_record(stall: Stall, node: str, unix_minus_t: float) -> StallRecord:
+    """Return the record of a stall; which GPU its index means is not known yet."""
+    start, end = stall.start + unix_minus_t, stall.end + unix_minus_t
+    return StallRecord(node, stall.gpu, start, end, stall.seconds, stall.cause)
 
 
 def _wrote(run: Writers, save: Save) -> bool:

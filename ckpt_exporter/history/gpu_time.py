@@ -33,11 +33,14 @@ class GpuHours:
         self._started = started
         self._last: dict[str, _Reading] = {}
         self._waiting: dict[tuple[str, int], GpuTimeRecord] = {}
+        self._uuids: dict[int, set[str]] = {}
         self.dropped = 0
 
     def read(self, statuses: Iterable[GpuStatus], t: float, unix_minus_t: float) -> None:
         """Take in the counters as they are now; what grew is spread evenly over the time since the last."""
+        self._uuids = {}
         for status in statuses:
+            self._uuids.setdefault(status.info.gpu, set()).add(status.info.uuid)
             now = _Reading(t, status.observed_seconds, dict(status.stall_seconds))
             before = self._last.get(status.info.uuid)
             if before is None or now.observed_seconds < before.observed_seconds:
@@ -71,6 +74,11 @@ class GpuHours:
         if len(self._waiting) > MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]
             self.dropped += 1
+
+    def uuid_of(self, gpu: int) -> str | None:
+        """Return which GPU had an index when last read; None where none had it, or several."""
+        uuids = self._uuids.get(gpu, set())
+        return next(iter(uuids)) if len(uuids) == 1 else None
 
     @property
     def waiting(self) -> tuple[GpuTimeRecord, ...]:

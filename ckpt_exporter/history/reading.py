@@ -11,8 +11,18 @@ from urllib.parse import quote
 from ckpt_exporter.history.database import check_columns, check_identity
 from ckpt_exporter.history.failures import HistoryError, translated
 from ckpt_exporter.history.gpu_time import HOUR_SECONDS
-from ckpt_exporter.history.records import GpuTimeRecord, SaveRecord
-from ckpt_exporter.history.rows import GPU_COLUMNS, LAST_UNIX, SAVE_COLUMNS, gpu_time_of, save_of
+from ckpt_exporter.history.records import GpuTimeRecord, LoadRecord, SaveRecord, StallRecord
+from ckpt_exporter.history.rows import (
+    GPU_COLUMNS,
+    LAST_UNIX,
+    LOAD_COLUMNS,
+    SAVE_COLUMNS,
+    STALL_COLUMNS,
+    gpu_time_of,
+    load_of,
+    save_of,
+    stall_of,
+)
 from ckpt_exporter.logs import one_line
 
 if TYPE_CHECKING:
@@ -25,9 +35,12 @@ _BUSY_SECONDS: Final = 5.0
 # A writer that starts while a file at rest is read makes it be read again.
 _TRIES: Final = 3
 _WAL_FORMAT: Final = 2  # byte 18 of the header, in SQLite's file format
-_SAVES: Final = (
-    f"SELECT {', '.join(SAVE_COLUMNS)} FROM saves WHERE end_unix >= ? AND end_unix <= ? ORDER BY end_unix, id"  # noqa: S608
-)
+_ENDED: Final = "WHERE end_unix >= ? AND end_unix <= ? ORDER BY end_unix, id"
+_SAVES: Final = f"SELECT {', '.join(SAVE_COLUMNS)} FROM saves {_ENDED}"  # noqa: S608
+_LOADS: Final = f"SELECT {', '.join(LOAD_COLUMNS)} FROM loads {_ENDED}"  # noqa: S608
+_STALLS: Final = f"SELECT {', '.join(STALL_COLUMNS)} FROM stalls {_ENDED}"  # noqa: S608
+# The first version whose files have loads and stalls.
+_WITH_LOADS: Final = 2
 _GPU_TIME: Final = (
     f"SELECT {', '.join(GPU_COLUMNS)} FROM gpu_time WHERE hour_unix > ? AND hour_unix < ?"  # noqa: S608
     " ORDER BY hour_unix, node, gpu"
@@ -46,12 +59,15 @@ class Kept:
     first_unix: float | None
     last_unix: float | None
     notes: tuple[str, ...] = ()
+    loads: tuple[LoadRecord, ...] = ()
+    stalls: tuple[StallRecord, ...] = ()
 
 
 def read_history(path: str, *, since_unix: float = 0.0, until_unix: float = float("inf")) -> Kept:
-    """Read the saves that ended in a window (Unix seconds) and the GPU hours that touch it.
+    """Read what ended in a window (Unix seconds) and the GPU hours that touch it.
 
-    Holds one short read transaction, which never blocks the daemon in WAL mode. Raises HistoryError.
+    A file of an older version is read as it is, without what that version did not keep. Holds one short read
+    transaction, which never blocks the daemon in WAL mode. Raises HistoryError.
     """
     try:
         _refuse_what_is_no_file(path)
@@ -102,17 +118,25 @@ def _read(
 ) -> Kept:
     connection.row_factory = sqlite3.Row
     connection.execute("BEGIN")
-    if check_identity(connection, path) == 0:
+    version = check_identity(connection, path)
+    if version == 0:
         raise HistoryError(path, "foreign", "is not a history of ckpt-exporter")
-    check_columns(connection, path)
+    check_columns(connection, path, version)
     first, last = connection.execute("SELECT min(end_unix), max(end_unix) FROM saves").fetchone()
     saves = connection.execute(_SAVES, (since, until)).fetchall()
     hours = connection.execute(_GPU_TIME, (since - HOUR_SECONDS, until)).fetchall()
+    loads, stalls = (
+        connection.execute(query, (since, until)).fetchall() if version >= _WITH_LOADS else []
+        for query in (_LOADS, _STALLS)
+    )
     connection.execute("COMMIT")
     for unix in (first, last):
         if unix is not None and not (isinstance(unix, (int, float)) and 0 <= unix < LAST_UNIX):
             raise HistoryError(path, "damaged", "is damaged: a save ended at no time")
-    return Kept(_all(path, save_of, saves), _all(path, gpu_time_of, hours), first, last, notes)
+    return Kept(
+        _all(path, save_of, saves), _all(path, gpu_time_of, hours), first, last, notes,
+        _all(path, load_of, loads), _all(path, stall_of, stalls),
+    )  # fmt: skip
 
 
 def _all(path: str, read: Callable[[Any], _Record], rows: list[sqlite3.Row]) -> tuple[_Record, ...]:

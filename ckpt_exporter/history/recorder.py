@@ -7,23 +7,31 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ckpt_exporter.history.database import BUSY_SECONDS, HistoryDatabase
 from ckpt_exporter.history.failures import REASONS, HistoryError
-from ckpt_exporter.history.gathering import as_bubble, as_save, save_record, with_bubble, with_late_files
+from ckpt_exporter.history.gathering import (
+    as_bubble,
+    as_save,
+    load_record,
+    save_record,
+    stall_record,
+    with_bubble,
+    with_late_files,
+)
 from ckpt_exporter.history.gpu_time import GpuHours
 from ckpt_exporter.history.place import WriterLock, lies_on_network, move_aside
 from ckpt_exporter.logs import log_event
-from ckpt_exporter.model import Bubble, HistoryStatus, Save
+from ckpt_exporter.model import Bubble, HistoryStatus, Load, Save, Stall
 
 if TYPE_CHECKING:
     from ckpt_exporter.ledger import Ledger
 
 _LOG = logging.getLogger(__name__)
 
-# What waits for a file that cannot be written; the oldest is given up first.
+# What waits for a file that cannot be written, stalls apart; the oldest is given up first.
 MAX_WAITING: Final = 1000
 # A file that failed is tried again so often.
 RETRY_SECONDS: Final = 60.0
@@ -57,10 +65,10 @@ _Write = Callable[[HistoryDatabase], None]
 
 
 class HistoryRecorder:
-    """Keep every finished save of a ledger, and how long its GPUs were observed.
+    """Keep every finished save, load and stall of a ledger, and how long its GPUs were observed.
 
-    ``add`` only queues. A file that is damaged is moved aside; one that cannot be written is tried again,
-    and what waits meanwhile is bounded. Nothing here stops or delays the measuring.
+    The ``add_`` methods only queue. A file that is damaged is moved aside; one that cannot be written is
+    tried again, and what waits meanwhile is bounded. Nothing here stops or delays the measuring.
     """
 
     def __init__(
@@ -79,6 +87,8 @@ class HistoryRecorder:
         self._on_network = on_network
         self._lock = threading.Lock()
         self._waiting: deque[_Write] = deque()
+        # Apart, so that many GPUs standing still push no save out.
+        self._waiting_stalls: deque[_Write] = deque()
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -117,6 +127,22 @@ class HistoryRecorder:
         offset = self._ledger.unix_minus_t
         self._queue(lambda database: _charge(database, bubble, offset))
 
+    def add_load(self, load: Load) -> None:
+        """Queue a finished load."""
+        record = load_record(load, self._place.node, self._ledger.unix_minus_t)
+        self._queue(lambda database: database.add_load(record))
+
+    def add_stall(self, stall: Stall) -> None:
+        """Queue a stall, unless a save caused it: that save's bubble holds it, GPU by GPU."""
+        if stall.cause == "checkpoint_save":
+            return
+        record = stall_record(stall, self._place.node, self._ledger.unix_minus_t)
+        self._queue(
+            # Written right after the GPUs were read, in the thread that reads them.
+            lambda database: database.add_stall(replace(record, uuid=self._hours.uuid_of(record.gpu))),
+            self._waiting_stalls,
+        )
+
     def stop(self, timeout_seconds: float = 0.5) -> None:
         """Write what waits and close; what a hung disk does not take in time is lost."""
         self._stopping = True
@@ -130,11 +156,12 @@ class HistoryRecorder:
             dropped = self._dropped + self._hours.dropped
             return HistoryStatus(self._up, dict(self._errors), dropped, self._size_bytes)
 
-    def _queue(self, write: _Write) -> None:
+    def _queue(self, write: _Write, queue: deque[_Write] | None = None) -> None:
+        waiting = self._waiting if queue is None else queue
         with self._lock:
-            self._waiting.append(write)
-            if len(self._waiting) > MAX_WAITING:
-                self._waiting.popleft()
+            waiting.append(write)
+            if len(waiting) > MAX_WAITING:
+                waiting.popleft()
                 self._dropped += 1
         self._wake.set()
 
@@ -179,9 +206,10 @@ class HistoryRecorder:
             log_event(_LOG, logging.WARNING, "history file is gone, beginning anew", path=self._place.path)
             self._close()
         database = self._database or self._open()
-        if now >= self._gpu_time_at or stopping or self._waiting:
+        if now >= self._gpu_time_at or stopping or self._waiting or self._waiting_stalls:
             self._hours.read(self._ledger.gpu_statuses(now), now, self._ledger.unix_minus_t)
-        self._drain(database)
+        self._drain(database, self._waiting)
+        self._drain(database, self._waiting_stalls)
         if now >= self._gpu_time_at or stopping:
             self._write_hours(database)
         if now >= self._upkeep_at:
@@ -189,19 +217,19 @@ class HistoryRecorder:
             self._tidy(database)
         self._succeeded(database)
 
-    def _drain(self, database: HistoryDatabase) -> None:
-        while self._waiting:
-            write = self._waiting[0]
+    def _drain(self, database: HistoryDatabase, waiting: deque[_Write]) -> None:
+        while waiting:
+            write = waiting[0]
             try:
                 self._write(database, write)
             except HistoryError:
                 raise
             except Exception as error:  # noqa: BLE001 (one record that cannot be written must not hold up the rest)
-                self._give_up(write, dropped=True)
+                self._give_up(waiting, write, dropped=True)
                 self._count("other")
                 log_event(_LOG, logging.ERROR, "record not kept", path=self._place.path, error=error)
             else:
-                self._give_up(write)
+                self._give_up(waiting, write)
 
     def _write(self, database: HistoryDatabase, write: _Write) -> None:
         with database.transaction():
@@ -216,17 +244,17 @@ class HistoryRecorder:
                 database.add_gpu_time(self._hours.waiting)
             self._hours.written()
 
-    def _give_up(self, write: _Write, *, dropped: bool = False) -> None:
+    def _give_up(self, waiting: deque[_Write], write: _Write, *, dropped: bool = False) -> None:
         with self._lock:
             # While it was being written it may have been dropped from a queue that overflowed.
-            if self._waiting and self._waiting[0] is write:
-                self._waiting.popleft()
+            if waiting and waiting[0] is write:
+                waiting.popleft()
                 self._dropped += dropped
 
     def _tidy(self, database: HistoryDatabase) -> None:
         newest = database.newest_end_unix()
         if newest is not None:
-            # By the newest save as well: a machine that was off for long keeps what it has.
+            # By the newest record as well: a machine that was off for long keeps what it has.
             now = min(self._clock() + self._ledger.unix_minus_t, newest)
             database.forget_before(now - self._place.retention_seconds)
         database.shrink_to(self._place.max_bytes)

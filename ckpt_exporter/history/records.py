@@ -1,7 +1,8 @@
-"""What is kept of a finished save, and of the time in which GPUs were observed."""
+"""What is kept of finished saves, loads and stalls, and of the time in which GPUs were observed."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -80,11 +81,56 @@ class GpuTimeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadRecord:
+    """One finished load on one node. Times are Unix seconds, None is unknown.
+
+    ``bytes`` are unique: a file that eight processes read counts once. ``cached_ratio`` is the share (0..1)
+    of the bytes that was in the page cache before; ``readers`` the most processes that read the same file.
+    """
+
+    node: str
+    directory: str
+    path: str
+    layout: str
+    start_unix: float
+    end_unix: float
+    duration_seconds: float
+    bytes: int
+    files: int
+    step: int | None = None
+    run: str | None = None
+    readers: int | None = None
+    cached_ratio: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Bytes per second as the readers saw it, page cache included."""
+        if self.duration_seconds <= 0:
+            return None
+        bandwidth = self.bytes / self.duration_seconds
+        return bandwidth if math.isfinite(bandwidth) else None
+
+
+@dataclass(frozen=True, slots=True)
+class StallRecord:
+    """A stretch of lost activity on one GPU that no save caused; ``seconds`` is its area, not its length."""
+
+    node: str
+    gpu: int
+    start_unix: float
+    end_unix: float
+    seconds: float
+    cause: StallCause
+    uuid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Measurements:
     """A set of records to reason about. ``source`` says in words where they come from.
 
     ``since_unix`` and ``until_unix`` bound the window; the records are in the order in which they ended.
-    ``notes`` say in words what limits them.
+    ``notes`` say in words what limits them. ``loads`` and ``stalls`` are those that were kept.
     """
 
     source: str
@@ -93,3 +139,5 @@ class Measurements:
     saves: tuple[SaveRecord, ...]
     gpu_time: tuple[GpuTimeRecord, ...] = ()
     notes: tuple[str, ...] = ()
+    loads: tuple[LoadRecord, ...] = ()
+    stalls: tuple[StallRecord, ...] = ()

@@ -7,15 +7,15 @@ import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ckpt_exporter.history.records import GpuTimeRecord, SaveRecord, ShardRecord
+from ckpt_exporter.history.records import GpuTimeRecord, LoadRecord, SaveRecord, ShardRecord, StallRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ckpt_exporter.model import BubblePhase, StallCause
 
 Value = str | int | float | None
-_Record = TypeVar("_Record", SaveRecord, GpuTimeRecord, ShardRecord)
+_Record = TypeVar("_Record", SaveRecord, GpuTimeRecord, LoadRecord, StallRecord, ShardRecord)
 
 PHASES: Final[tuple[BubblePhase, ...]] = ("before_write", "writing", "write_gap", "after_write")
 CAUSES: Final[tuple[StallCause, ...]] = (
@@ -34,6 +34,12 @@ SAVE_COLUMNS: Final = (*PLAIN, *(f"bubble_{phase}_seconds" for phase in PHASES),
 GPU_COLUMNS: Final = (
     "node", "uuid", "hour_unix", "gpu", "observed_seconds", *(f"stall_{cause}_seconds" for cause in CAUSES),
 )  # fmt: skip
+_LOAD_PLAIN: Final = (
+    "node", "directory", "path", "layout", "step", "run", "readers", "start_unix", "end_unix",
+    "duration_seconds", "bytes", "files", "cached_ratio",
+)  # fmt: skip
+LOAD_COLUMNS: Final = (*_LOAD_PLAIN, "notes")
+STALL_COLUMNS: Final = ("node", "gpu", "uuid", "start_unix", "end_unix", "seconds", "cause")
 
 _MAX_INTEGER: Final = 2**63 - 1
 LAST_UNIX: Final = 253_402_300_800  # the year 10000, which no calendar of ours shows
@@ -47,7 +53,7 @@ def save_row(record: SaveRecord) -> tuple[Value, ...]:
         *phases,
         _numbers(record.bubble_gpu_seconds),
         _numbers(record.drag_gpu_seconds),
-        _json([_text(note) for note in record.notes]),
+        _notes(record.notes),
         _json([_shard(shard) for shard in record.shards]),
     )
 
@@ -61,7 +67,7 @@ def save_of(row: Mapping[str, Any]) -> SaveRecord:
         bubble_phases={phase: seconds for phase, seconds in phases.items() if seconds is not None},
         bubble_gpu_seconds=_by_gpu(row["bubble_gpu_seconds"]),
         drag_gpu_seconds=_by_gpu(row["drag_gpu_seconds"]),
-        notes=tuple(str(note) for note in json.loads(row["notes"])),
+        notes=_notes_of(row["notes"]),
         shards=tuple(_sound(ShardRecord(*entry)) for entry in json.loads(row["shards"])),
     )
     gpus = [*record.bubble_gpu_seconds.values(), *record.drag_gpu_seconds.values(), *phases.values()]
@@ -97,6 +103,30 @@ def gpu_time_of(row: Mapping[str, Any]) -> GpuTimeRecord:
     for seconds in stalls.values():
         _refuse_other("float", seconds)
     return _sound(record)
+
+
+def load_row(record: LoadRecord) -> tuple[Value, ...]:
+    """Return the values of one load in the order of ``LOAD_COLUMNS``."""
+    return (*(_value(getattr(record, name)) for name in _LOAD_PLAIN), _notes(record.notes))
+
+
+def load_of(row: Mapping[str, Any]) -> LoadRecord:
+    """Return the load of one row. Raises ValueError, TypeError or KeyError where it is none."""
+    plain = {name: row[name] for name in _LOAD_PLAIN}
+    return _sound(LoadRecord(**plain, notes=_notes_of(row["notes"])))
+
+
+def stall_row(record: StallRecord) -> tuple[Value, ...]:
+    """Return the values of one stall in the order of ``STALL_COLUMNS``."""
+    return tuple(_value(getattr(record, name)) for name in STALL_COLUMNS)
+
+
+def stall_of(row: Mapping[str, Any]) -> StallRecord:
+    """Return the stall of one row. Raises ValueError, TypeError or KeyError where it is none."""
+    record = _sound(StallRecord(**{name: row[name] for name in STALL_COLUMNS}))
+    if record.cause not in CAUSES:
+        raise ValueError(record.cause)
+    return record
 
 
 def _sound(record: _Record) -> _Record:
@@ -163,6 +193,14 @@ def _numbers(by_gpu: Mapping[int, float]) -> str:
 
 def _by_gpu(text: str) -> dict[int, float]:
     return {int(gpu): float(seconds) for gpu, seconds in json.loads(text).items()}
+
+
+def _notes(notes: Iterable[str]) -> str:
+    return _json([_text(note) for note in notes])
+
+
+def _notes_of(text: str) -> tuple[str, ...]:
+    return tuple(str(note) for note in json.loads(text))
 
 
 def _json(value: object) -> str:

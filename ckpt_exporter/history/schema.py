@@ -70,6 +70,42 @@ _FIRST: Final = (
     """,
 )
 
+_SECOND: Final = (
+    """
+    CREATE TABLE loads (
+        id INTEGER PRIMARY KEY,
+        node TEXT NOT NULL,
+        directory TEXT NOT NULL,
+        path TEXT NOT NULL,
+        layout TEXT NOT NULL,
+        step INTEGER,
+        run TEXT,
+        readers INTEGER,
+        start_unix REAL NOT NULL,
+        end_unix REAL NOT NULL,
+        duration_seconds REAL NOT NULL,
+        bytes INTEGER NOT NULL,
+        files INTEGER NOT NULL,
+        cached_ratio REAL,
+        notes TEXT NOT NULL
+    )
+    """,
+    "CREATE INDEX loads_by_end ON loads (end_unix)",
+    """
+    CREATE TABLE stalls (
+        id INTEGER PRIMARY KEY,
+        node TEXT NOT NULL,
+        gpu INTEGER NOT NULL,
+        uuid TEXT,
+        start_unix REAL NOT NULL,
+        end_unix REAL NOT NULL,
+        seconds REAL NOT NULL,
+        cause TEXT NOT NULL
+    )
+    """,
+    "CREATE INDEX stalls_by_end ON stalls (end_unix)",
+)
+
 # Entry N turns a file of version N into one of version N + 1. Entries are never changed, only added.
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_FIRST,)
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_FIRST, _SECOND)
 SCHEMA_VERSION: Final = len(MIGRATIONS)

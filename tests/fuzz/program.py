@@ -51,7 +51,7 @@ from ckpt_exporter.sources.sampler import SampledGpus
 from ckpt_exporter.sources.sampler_pace import CallTimes
 from ckpt_exporter.sources.sampler_process import ChildProcess
 from ckpt_exporter.web.pages.status import StatusPage
-from tests.history_samples import FULL, HOURS, PLAIN
+from tests.history_samples import FULL, HOURS, LOAD, PLAIN, STALL
 from tests.nvml_library import SimulatedNvml
 from tests.unit.page_outline import Outline
 
@@ -263,6 +263,8 @@ def history_seed() -> bytes:
         database.add_save(PLAIN)
         database.add_save(FULL)
         database.add_gpu_time(HOURS)
+        database.add_load(LOAD)
+        database.add_stall(STALL)
     return path.read_bytes()
 
 
@@ -296,7 +298,7 @@ def spoil(path: Path, table: str, column: str, value: object) -> None:
     """Put a value where another kind is expected, as somebody else's program could."""
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA ignore_check_constraints = 1")
-        first = "id = 1" if table == "saves" else "uuid = 'GPU-a'"
+        first = "uuid = 'GPU-a'" if table == "gpu_time" else "id = 1"
         connection.execute(f"UPDATE {table} SET {column} = ? WHERE {first}", (value,))
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ckpt_exporter.history.rows import GPU_COLUMNS, SAVE_COLUMNS
+from ckpt_exporter.history.rows import GPU_COLUMNS, LOAD_COLUMNS, SAVE_COLUMNS, STALL_COLUMNS
 from tests.fuzz.program import (
     TARGETS,
     config_file,
@@ -107,10 +107,15 @@ def test_any_history_file(patches: list[tuple[int, bytes]]) -> None:
     history(bytes(data))
 
 
-@pytest.mark.parametrize("value", ["<script>alert(1)</script>\x1b[31m", b"\xff\xfe", 9e999, 2**62])
+@pytest.mark.parametrize(
+    "value", ["<script>alert(1)</script>\x1b[31m", b"\xff\xfe", 9e999, 2**62, 1e-320, -1.0]
+)
 def test_a_history_of_wrong_kinds(tmp_path: Path, value: object) -> None:
     """A column that holds another kind of value than it should does not break the report."""
-    for table, columns in (("saves", SAVE_COLUMNS), ("gpu_time", GPU_COLUMNS)):
+    tables = {
+        "saves": SAVE_COLUMNS, "gpu_time": GPU_COLUMNS, "loads": LOAD_COLUMNS, "stalls": STALL_COLUMNS,
+    }  # fmt: skip
+    for table, columns in tables.items():
         for column in columns:
             path = tmp_path / "history.db"
             path.write_bytes(history_seed())

@@ -13,9 +13,11 @@ import pytest
 from ckpt_exporter.history.database import HistoryDatabase, migrate
 from ckpt_exporter.history.failures import HistoryError
 from ckpt_exporter.history.reading import Kept, read_history
-from ckpt_exporter.history.records import SaveRecord
+from ckpt_exporter.history.records import LoadRecord, SaveRecord, StallRecord
 from ckpt_exporter.history.schema import MIGRATIONS
-from tests.history_samples import FULL, HOURS, MIDNIGHT, PLAIN, numbered
+from tests.history_samples import FULL, HOURS, LOAD, MIDNIGHT, PLAIN, STALL, numbered
+
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def written(path: Path, *records: SaveRecord) -> Path:
@@ -24,6 +26,19 @@ def written(path: Path, *records: SaveRecord) -> Path:
     for record in records:
         with database.transaction():
             database.add_save(record)
+    database.close()
+    return path
+
+
+def with_events(path: Path, *records: LoadRecord | StallRecord) -> Path:
+    """Write some loads and stalls and close the file."""
+    database = HistoryDatabase(str(path))
+    with database.transaction():
+        for record in records:
+            if isinstance(record, LoadRecord):
+                database.add_load(record)
+            else:
+                database.add_stall(record)
     database.close()
     return path
 
@@ -70,6 +85,25 @@ class TestRows:
 
         assert [save.step for save in window.saves] == [1, 2]
         assert (window.first_unix, window.last_unix) == (MIDNIGHT + 60, MIDNIGHT + 240)
+
+    def test_loads_and_stalls_come_back(self, path: Path) -> None:
+        """Loads and stalls come back as they were, whatever they hold and whatever they lack."""
+        bare = LoadRecord("n2", "vision", "/v", "generic", MIDNIGHT + 1.0, MIDNIGHT + 2.0, 1.0, 5, 1)
+        nameless = replace(STALL, uuid=None, cause="other", end_unix=STALL.end_unix + 1)
+        found = kept(with_events(path, LOAD, nameless, bare, STALL))
+
+        assert found.loads == (bare, LOAD)
+        assert found.stalls == (STALL, nameless)
+
+    def test_window_of_loads_and_stalls(self, path: Path) -> None:
+        """A window gives the loads and stalls that ended in it, edges included."""
+        ends = [MIDNIGHT + 10.0 * number for number in range(4)]
+        with_events(path, *(replace(LOAD, end_unix=end) for end in ends))
+        with_events(path, *(replace(STALL, end_unix=end) for end in ends))
+        found = kept(path, MIDNIGHT + 10, MIDNIGHT + 20)
+
+        assert [load.end_unix for load in found.loads] == ends[1:3]
+        assert [stall.end_unix for stall in found.stalls] == ends[1:3]
 
     def test_a_bubble_updates_its_save(self, path: Path) -> None:
         """Of two saves of one path the one that ended at that moment is found and written again."""
@@ -161,6 +195,52 @@ class TestUpkeep:
 
         assert [save.step for save in kept(path).saves] == [299]
 
+    def test_loads_and_stalls_by_age(self, path: Path) -> None:
+        """Loads and stalls that ended before a moment go with the saves of that time."""
+        ends = [MIDNIGHT + 60.0 * number for number in range(1200)]
+        with_events(path, *(replace(LOAD, end_unix=end) for end in ends))
+        with_events(path, *(replace(STALL, end_unix=end) for end in ends))
+        database = HistoryDatabase(str(path))
+        gone = database.forget_before(ends[1100])
+        newest = database.newest_end_unix()
+        database.close()
+
+        assert gone == 2 * 1100
+        assert [load.end_unix for load in kept(path).loads] == ends[1100:]
+        assert [stall.end_unix for stall in kept(path).stalls] == ends[1100:]
+        assert newest == ends[-1]  # no save is there to count from
+
+    def test_newest_is_a_save(self, path: Path) -> None:
+        """Where there are saves the newest of them counts, not a later load or stall."""
+        with_events(path, replace(LOAD, end_unix=MIDNIGHT + 900.0), replace(STALL, end_unix=MIDNIGHT + 901.0))
+        database = HistoryDatabase(str(path))
+        newest = [database.newest_end_unix()]
+        with database.transaction():
+            database.add_save(numbered(1))
+        newest.append(database.newest_end_unix())
+        database.close()
+
+        assert newest == [MIDNIGHT + 901, MIDNIGHT + 120]
+
+    def test_all_kinds_by_size(self, path: Path) -> None:
+        """Beyond the limit the oldest rows go, of whichever kind; in the end only the newest save stays."""
+        written(path, *(numbered(n, end_unix=MIDNIGHT + 3.0 * n, notes=("x" * 2000,)) for n in range(100)))
+        with_events(path, *(replace(LOAD, end_unix=MIDNIGHT + 3.0 * n + 1) for n in range(100)))
+        with_events(path, *(replace(STALL, end_unix=MIDNIGHT + 3.0 * n + 2) for n in range(100)))
+        database = HistoryDatabase(str(path))
+        half = database.size_bytes // 2
+        database.shrink_to(half)
+        assert database.size_bytes <= half
+        found = kept(path)
+        left = sorted(record.end_unix for record in (*found.saves, *found.loads, *found.stalls))
+        assert left == [MIDNIGHT + n for n in range(300 - len(left), 300)]
+        assert 100 <= len(left) <= 170
+        database.shrink_to(1)
+        database.close()
+
+        last = kept(path)
+        assert ([save.step for save in last.saves], last.loads, last.stalls) == ([99], (), ())
+
     def test_permissions(self, path: Path) -> None:
         """The file and its log can be read by the group and by nobody else, and a stricter umask holds."""
         before = os.umask(0o022)
@@ -217,6 +297,33 @@ class TestVersions:
         assert connection.execute("PRAGMA user_version").fetchone() == (2,)
         connection.close()
 
+    def test_of_version_1(self, path: Path) -> None:
+        """A file that version 1 wrote keeps its rows, gets the new tables, and takes loads and stalls."""
+        version_1(path)
+        with_events(path, LOAD, STALL)
+        found = kept(path)
+
+        assert (found.saves, found.gpu_time) == ((PLAIN, FULL), HOURS)
+        assert (found.loads, found.stalls) == ((LOAD,), (STALL,))
+        assert _value(path, "PRAGMA user_version") == 2
+
+    def test_of_version_1_is_read_as_it_is(self, path: Path) -> None:
+        """A reader takes a file of version 1 without changing it; it holds no load and no stall."""
+        before = version_1(path).read_bytes()
+        found = kept(path)
+
+        assert (found.saves, found.gpu_time, found.loads, found.stalls) == ((PLAIN, FULL), HOURS, (), ())
+        assert path.read_bytes() == before
+
+    def test_of_version_1_with_a_table_it_cannot_have(self, path: Path) -> None:
+        """A file of version 1 that has a table of version 2 is damaged, and stays as it is."""
+        version_1(path)
+        _drop(path, "CREATE TABLE stalls (x)")
+
+        assert failure(path)[0] == "damaged"
+        assert _value(path, "PRAGMA user_version") == 1
+        assert _value(path, "SELECT count(*) FROM sqlite_master WHERE name = 'loads'") == 0
+
     def test_newer(self, path: Path) -> None:
         """A file of a newer version is neither written nor read, and says so."""
         written(path, PLAIN)
@@ -233,6 +340,21 @@ class TestVersions:
         path.write_bytes(b"")
 
         assert kept(written(path, PLAIN)).saves == (PLAIN,)
+
+
+def version_1(path: Path) -> Path:
+    """Make the file that the code of version 1 wrote with the sample records."""
+    connection = sqlite3.connect(path)
+    connection.executescript((GOLDEN / "history_version_1.sql").read_text(encoding="utf-8"))
+    connection.close()
+    return path
+
+
+def _value(path: Path, statement: str) -> object:
+    connection = sqlite3.connect(path)
+    value = connection.execute(statement).fetchone()[0]
+    connection.close()
+    return value
 
 
 def _zero(path: Path, begin: int, end: int) -> None:
@@ -256,6 +378,8 @@ DAMAGES = {
     "garbage": lambda path: path.write_bytes(os.urandom(50_000)),
     "text": lambda path: path.write_text("not a database, but somebody's notes\n" * 100),
     "a missing table": lambda path: _drop(path, "DROP TABLE gpu_time"),
+    "a missing table of version 2": lambda path: _drop(path, "DROP TABLE loads"),
+    "a missing column of version 2": lambda path: _drop(path, "ALTER TABLE stalls RENAME COLUMN uuid TO x"),
     "a missing column": lambda path: _drop(path, "ALTER TABLE saves RENAME COLUMN shards TO other"),
 }
 
@@ -346,4 +470,20 @@ class TestReading:
         _drop(path, "UPDATE saves SET shards = '[['")
 
         with pytest.raises(HistoryError, match="is damaged: a row cannot be read"):
+            kept(path)
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            "loads SET notes = '[['", "loads SET bytes = 'many'", "loads SET start_unix = -1.0",
+            "loads SET cached_ratio = 'half'", "loads SET path = x'ff'", "stalls SET cause = 'boredom'",
+            "stalls SET seconds = 'long'", "stalls SET gpu = 1.5", "stalls SET start_unix = 9e99",
+        ],
+    )  # fmt: skip
+    def test_a_row_that_is_no_load_or_stall(self, path: Path, damage: str) -> None:
+        """A load or stall with a value of the wrong kind is damage, not a traceback and not a number."""
+        with_events(path, LOAD, STALL)
+        _drop(path, f"UPDATE {damage}")
+
+        with pytest.raises(HistoryError, match="is damaged"):
             kept(path)

@@ -28,7 +28,7 @@ from ckpt_exporter.model import (
     StorageStatus,
     Writers,
 )
-from tests.history_samples import MIDNIGHT, live_bubble, live_save
+from tests.history_samples import MIDNIGHT, live_bubble, live_load, live_save, live_stall
 
 QUICK = Pace(retry_seconds=0.02, gpu_time_seconds=3600.0, upkeep_seconds=3600.0, busy_seconds=0.0)
 
@@ -160,6 +160,51 @@ class TestKeeping:
         # 3000 s at once, then 1200 s evenly from 3000 s to 4200 s: half of them before the hour's end.
         assert hours == [(3, "GPU-x", 0, 3600.0), (3, "GPU-x", 3600, 600.0)]
         assert read_history(str(path)).gpu_time[0].stall_seconds == {"data_loading": 360.0}
+
+    def test_a_load(self, path: Path) -> None:
+        """A load is kept with what is known of it, in Unix time."""
+        with recording(path) as recorder:
+            recorder.add_load(live_load(1))
+        (load,) = read_history(str(path)).loads
+
+        assert (load.node, load.directory, load.path) == ("n1", "llama", "/data/llama/checkpoint-1")
+        assert (load.start_unix, load.end_unix) == (MIDNIGHT + 96, MIDNIGHT + 100)
+        assert (load.duration_seconds, load.bytes, load.files, load.step) == (4.0, 1_000_000_000, 2, 1)
+        assert (load.layout, load.run, load.readers) == ("huggingface", "pretrain", 8)
+        assert (load.cached_ratio, load.notes) == (0.5, ("mapped",))
+
+    def test_stalls(self, path: Path) -> None:
+        """A stall is kept with the GPU that has its index, if one has; one of a save is in its bubble."""
+        ledger = new_ledger()
+        gpus = (GpuInfo(3, "GPU-x"), GpuInfo(4, "MIG-a"), GpuInfo(4, "MIG-b"))
+        statuses = tuple(GpuStatus(info, up=True) for info in gpus)
+        ledger.gpu_statuses = lambda _now: statuses  # type: ignore[method-assign]
+        with recording(path, ledger) as recorder:
+            recorder.add_stall(live_stall(1))
+            recorder.add_stall(live_stall(2, cause="checkpoint_save"))
+            recorder.add_stall(live_stall(3, gpu=4, cause="communication"))
+            recorder.add_stall(live_stall(4, gpu=5, cause="other"))
+        found = read_history(str(path)).stalls
+
+        assert [(s.gpu, s.uuid, s.cause) for s in found] == [
+            (3, "GPU-x", "data_loading"), (4, None, "communication"), (5, None, "other"),
+        ]  # fmt: skip
+        first = found[0]
+        assert (first.node, first.start_unix, first.end_unix) == ("n1", MIDNIGHT + 98, MIDNIGHT + 100)
+        assert first.seconds == 1.5
+
+    def test_retention_without_saves(self, path: Path) -> None:
+        """Where nothing is saved, loads and stalls are kept as long, counted from the newest of them."""
+        with recording(path) as recorder:
+            for number in range(1, 11):
+                recorder.add_load(live_load(number))
+                recorder.add_stall(live_stall(number))
+        with recording(path, retention_seconds=450.0) as recorder:
+            wait_until(lambda: up(recorder))
+        found = read_history(str(path))
+
+        assert [load.step for load in found.loads] == [6, 7, 8, 9, 10]
+        assert [stall.end_unix - MIDNIGHT for stall in found.stalls] == [600, 700, 800, 900, 1000]
 
     def test_retention(self, path: Path) -> None:
         """At the start what is older than the retention goes, counted from the newest save."""
@@ -401,6 +446,35 @@ class TestTrouble:
 
         assert steps(path) == list(range(6, recorder_module.MAX_WAITING + 6))
 
+    def test_stalls_push_no_save_out(self, tmp_path: Path) -> None:
+        """While nothing can be written many stalls cost older stalls, and no save and no load."""
+        path = tmp_path / "later" / "history.db"
+        with recording(path) as recorder:
+            recorder.add_save(live_save(1))
+            recorder.add_load(live_load(1))
+            for number in range(1, recorder_module.MAX_WAITING + 6):
+                recorder.add_stall(live_stall(number))
+            assert recorder.status().dropped == 5
+            path.parent.mkdir()
+            wait_until(lambda: up(recorder))
+        found = read_history(str(path))
+
+        assert ([save.step for save in found.saves], [load.step for load in found.loads]) == ([1], [1])
+        assert len(found.stalls) == recorder_module.MAX_WAITING
+        assert found.stalls[0].end_unix == MIDNIGHT + 600
+
+    def test_a_stall_that_cannot_be_written(self, path: Path) -> None:
+        """A stall that no database takes is dropped and counted, and what comes after is kept."""
+        with recording(path) as recorder:
+            recorder.add_stall(live_stall(1, seconds=float("nan")))
+            recorder.add_stall(live_stall(2))
+            recorder.add_save(live_save(3))
+            wait_until(lambda: up(recorder) and recorder.status().dropped == 1)
+            assert recorder.status().errors["other"] == 1
+        found = read_history(str(path))
+
+        assert (len(found.saves), len(found.stalls)) == (1, 1)
+
     def test_a_record_that_cannot_be_written(self, path: Path) -> None:
         """One record that no database takes is dropped and counted, and the next ones are kept."""
         with recording(path) as recorder:
@@ -458,3 +532,24 @@ def test_the_daemon_follows_a_clock_that_is_set(tmp_path: Path, monkeypatch: pyt
     exporter.tick()
 
     assert exporter.ledger.unix_minus_t == 1_764_464_300.4
+
+
+def test_the_daemon_keeps_loads_and_stalls(tmp_path: Path) -> None:
+    """What the ledger tells of a load and of a stall goes to the history."""
+    from ckpt_exporter import app
+    from ckpt_exporter.config.schema import Config, GpuSettings, HistorySettings, WebSettings
+
+    path = tmp_path / "history.db"
+    (tmp_path / "watched").mkdir()
+    config = Config(
+        (DirectorySettings("a", str(tmp_path / "watched")),), gpu=GpuSettings("none"),
+        history=HistorySettings(path=str(path)), web=WebSettings("127.0.0.1:0"),
+    )  # fmt: skip
+    exporter = app.Exporter(config, clock=lambda: 100.0)
+    assert exporter._history is not None
+    exporter.ledger._tell([], [live_stall(1)], [live_load(1)])
+    exporter._history.start()
+    exporter._history.stop(timeout_seconds=10)
+    found = read_history(str(path))
+
+    assert (len(found.loads), len(found.stalls), found.saves) == (1, 1, ())

@@ -13,16 +13,32 @@ from ckpt_exporter.analysis.sources import read_measurements
 from ckpt_exporter.cli import main
 from ckpt_exporter.errors import CkptExporterError
 from ckpt_exporter.history.database import HistoryDatabase
-from ckpt_exporter.history.records import GpuTimeRecord, SaveRecord
-from tests.history_samples import HOUR, HOURS, MIDNIGHT, PLAIN, numbered, published_case
+from ckpt_exporter.history.records import GpuTimeRecord, LoadRecord, SaveRecord, StallRecord
+from tests.history_samples import (
+    HOUR,
+    HOURS,
+    LOAD,
+    MIDNIGHT,
+    PLAIN,
+    STALL,
+    numbered,
+    published_case,
+)
 
 
-def history(path: Path, *saves: SaveRecord, hours: tuple[GpuTimeRecord, ...] = ()) -> str:
+def history(
+    path: Path, *saves: SaveRecord, hours: tuple[GpuTimeRecord, ...] = (), loads: tuple[LoadRecord, ...] = (),
+    stalls: tuple[StallRecord, ...] = (),
+) -> str:  # fmt: skip
     """Write a history file; return its path."""
     database = HistoryDatabase(str(path))
     with database.transaction():
         for save in saves:
             database.add_save(save)
+        for load in loads:
+            database.add_load(load)
+        for stall in stalls:
+            database.add_stall(stall)
         database.add_gpu_time(hours)
     database.close()
     return str(path)
@@ -123,6 +139,51 @@ class TestFiles:
         )
 
 
+class TestLoadsAndStalls:
+    def test_of_the_window(self, tmp_path: Path) -> None:
+        """Loads and stalls belong to the window in which they ended; without one all are there."""
+        loads = tuple(replace(LOAD, step=n, end_unix=MIDNIGHT + 600.0 * n) for n in range(4))
+        stalls = tuple(replace(STALL, gpu=n, end_unix=MIDNIGHT + 600.0 * n) for n in range(4))
+        file = history(tmp_path / "h", numbered(15), loads=loads, stalls=stalls)
+        found = read_measurements(history=[file])
+        assert (found.loads, found.stalls) == (loads, stalls)
+        found = read_measurements(history=[file], since=MIDNIGHT + 600.0, until=MIDNIGHT + 1200.0)
+
+        assert (found.loads, found.stalls) == (loads[1:3], stalls[1:3])
+
+    def test_of_a_directory(self, tmp_path: Path) -> None:
+        """Of one directory there are its loads, and the stalls of the GPUs that its saves stopped."""
+        save = replace(numbered(30), bubble_gpu_seconds={3: 1.0})  # from minute 30 to 31
+        vision = replace(numbered(10), directory="vision", bubble_gpu_seconds={4: 1.0})
+        loads = (LOAD, replace(LOAD, directory="vision"))
+        inside = replace(STALL, start_unix=MIDNIGHT + 1810.0, end_unix=MIDNIGHT + 1815.0)
+        stalls = (inside, replace(inside, gpu=4), replace(inside, node="n2"), STALL)
+        file = history(tmp_path / "h", vision, save, loads=loads, stalls=stalls)
+        found = read_measurements(history=[file], directory="llama")
+
+        assert (found.loads, found.stalls) == ((LOAD,), (inside,))
+
+    def test_of_a_run(self, tmp_path: Path) -> None:
+        """A run's loads are found by its name; by its id where no other run had that name."""
+        ours, theirs = (replace(numbered(n), run="pretrain", run_id=str(n)) for n in (30, 40))
+        loads = (LOAD, replace(LOAD, run="tune"), replace(LOAD, run=None))
+        one = history(tmp_path / "one", ours, loads=loads)
+        two = history(tmp_path / "two", ours, theirs, loads=loads)
+
+        assert read_measurements(history=[one], run="pretrain").loads == (LOAD,)
+        assert read_measurements(history=[one], run="30").loads == (LOAD,)
+        assert read_measurements(history=[two], run="30").loads == ()
+
+    def test_of_several_files(self, tmp_path: Path) -> None:
+        """A load or a stall that is in two files counts once, another node's is another."""
+        other, elsewhere = replace(LOAD, node="n2"), replace(STALL, node="n2")
+        first = history(tmp_path / "1", numbered(1), loads=(LOAD,), stalls=(STALL,))
+        second = history(tmp_path / "2", numbered(2), loads=(LOAD, other), stalls=(elsewhere, STALL))
+        found = read_measurements(history=[first, second])
+
+        assert (found.loads, found.stalls) == ((LOAD, other), (STALL, elsewhere))
+
+
 NO_FILE = "no such file; give the daemon's history.path with --history=FILE"
 NO_MOMENT = "is no moment: write 7d (ago), 2026-11-30T12:00:00Z or Unix seconds"
 TWO_SOURCES = "--history and --prometheus are two sources: write one of them"
@@ -201,6 +262,33 @@ class TestCommand:
         assert [line["kind"] for line in lines].count("save") == 20
         assert lines[0]["bubble_gpu_seconds"]["7"] == 178.0
         assert lines[0]["step"] == 500
+
+    def test_records_of_loads_and_stalls(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Loads and stalls come as CSV each, and as JSON lines with the others."""
+        load = replace(LOAD, path="/data/llama/a")
+        file = history(tmp_path / "h", numbered(1), loads=(load,), stalls=(replace(STALL, uuid=None),))
+        loads, stalls, lines = (
+            self.said(capsys, f"--history={file}", f"--records={form}")[1].splitlines()
+            for form in ("load-csv", "stall-csv", "jsonl")
+        )
+
+        assert loads == [
+            (
+                "node,directory,path,layout,step,run,readers,start_unix,end_unix,duration_seconds,bytes,files,"
+                "cached_ratio,notes"
+            ),
+            (
+                "n1,llama,/data/llama/a,huggingface,100,pretrain,8,1764460810.0,1764460830.5,20.5,8000000000,"
+                '4,0.25,"[""mapped""]"'
+            ),
+        ]
+        assert stalls == [
+            "node,gpu,uuid,start_unix,end_unix,seconds,cause",
+            "n1,3,,1764460840.0,1764460844.0,3.5,data_loading",
+        ]
+        assert [json.loads(line)["kind"] for line in lines] == ["save", "load", "stall"]
+        assert json.loads(lines[1])["cached_ratio"] == 0.25
+        assert json.loads(lines[2])["uuid"] is None
 
     def test_path_of_the_configuration(
         self, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
