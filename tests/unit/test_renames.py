@@ -1,0 +1,75 @@
+"""Renames whose events are read after a scan has met the file under its new name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ckpt_exporter.sources.renames import Renames
+
+
+class Place:
+    """A directory of the tree that knows no file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.root = SimpleNamespace(name="d")
+
+    @staticmethod
+    def file(_name: str) -> None:
+        return None
+
+
+class Active:
+    """The open files by path; tells what was dropped."""
+
+    def __init__(self, by_path: dict[str, Any]) -> None:
+        self.by_path = by_path
+        self.dropped: list[str] = []
+
+    def drop(self, path: str) -> Any:
+        self.dropped.append(path)
+        return self.by_path.pop(path, None)
+
+
+def renames_of(active: Active, known: dict[str, Any], facts: list[tuple[Any, ...]]) -> Renames:
+    tree = SimpleNamespace(forget=lambda _node, name: known.pop(name, None), remember=lambda *_: None)
+    entry = SimpleNamespace(
+        hidden=lambda *_: False,
+        file=lambda *fact, **more: facts.append((*fact, more)),
+        shared=SimpleNamespace(inodes=SimpleNamespace(note=lambda *_: None)),
+        name="d",
+    )
+    trees = SimpleNamespace(tree=tree, rejoin=None, disarm=lambda *_: None)
+    return Renames(entry, trees, active)  # type: ignore[arg-type]
+
+
+def rename(renames: Renames, node: Any) -> None:
+    renames.file_left(node, "shard.tmp", 7, 1.0)
+    renames.file_arrived(node, "shard", 7, 1.0)
+
+
+def test_a_file_met_under_its_new_name_stays_attended(tmp_path: Path) -> None:
+    """Its close was read under a name that nobody knew any more, so it has to be asked for its writers."""
+    (tmp_path / "shard").write_bytes(b"x")
+    st = os.lstat(tmp_path / "shard")
+    path, facts = f"{tmp_path}/shard", list[tuple[Any, ...]]()
+    active = Active({path: SimpleNamespace(path=path, key=(st.st_dev, st.st_ino))})
+    rename(renames_of(active, {}, facts), Place(tmp_path))
+    assert path in active.by_path
+    assert facts == []
+
+
+def test_a_file_that_replaces_another_sets_that_aside(tmp_path: Path) -> None:
+    """Another file's record under that name is no sign that the arriving one was seen."""
+    (tmp_path / "shard").write_bytes(b"x")
+    st = os.lstat(tmp_path / "shard")
+    path, facts = f"{tmp_path}/shard", list[tuple[Any, ...]]()
+    active = Active({path: SimpleNamespace(path=path, key=(st.st_dev, st.st_ino + 1))})
+    rename(renames_of(active, {}, facts), Place(tmp_path))
+    assert path not in active.by_path
+    assert [(fact[0], fact[1], fact[-1]) for fact in facts] == [
+        ("moved", f"{tmp_path}/shard.tmp", {"to": path})
+    ]
