@@ -29,13 +29,9 @@ root = sys.argv[1]
 tensors = {f"layer{i}": torch.randn(4096, 4096) for i in range(6)}
 torch.save(tensors, root + "/pytorch_model.bin")
 safetensors.torch.save_file(tensors, root + "/model.safetensors")
-from transformers import LlamaConfig, LlamaForCausalLM
-config = LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=8, num_attention_heads=8)
-LlamaForCausalLM(config).save_pretrained(root + "/whole", max_shard_size="200MB")
 """
 _LOAD = """
 import sys, time, torch, safetensors.torch
-{imports}
 begun = time.monotonic()
 loaded = {load}
 done = time.monotonic()
@@ -44,24 +40,18 @@ used = [float(tensor.sum()) for tensor in {tensors}]
 print(begun, time.monotonic() if {mapped} else done, flush=True)
 sys.stdin.read()
 """
-# What to import, the call on the checkpoint's path and its name there, its tensors; the files that it reads.
+# The call on the checkpoint's path and its name there, its tensors; the files that it reads.
 CASES = {
-    "torch": ("", "torch.load({path})", "loaded.values()", "pytorch_model.bin"),
-    "torch_mapped": ("", "torch.load({path}, mmap=True)", "loaded.values()", "pytorch_model.bin"),
-    "safetensors": ("", "safetensors.torch.load_file({path})", "loaded.values()", "model.safetensors"),
-    "transformers": (
-        "from transformers import LlamaForCausalLM",
-        "LlamaForCausalLM.from_pretrained({path})",
-        "loaded.parameters()",
-        "whole",
-    ),
+    "torch": ("torch.load({path})", "loaded.values()", "pytorch_model.bin"),
+    "torch_mapped": ("torch.load({path}, mmap=True)", "loaded.values()", "pytorch_model.bin"),
+    "safetensors": ("safetensors.torch.load_file({path})", "loaded.values()", "model.safetensors"),
 }
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write one checkpoint in each form."""
-    skip_without("torch", "safetensors", "transformers")
+    skip_without("torch", "safetensors")
     root = tmp_path_factory.mktemp("loads") / "checkpoint-7"
     root.mkdir()
     subprocess.run([sys.executable, "-W", "ignore", "-c", _WRITE, str(root)], check=True, capture_output=True)
@@ -75,30 +65,26 @@ def loading(checkpoint: Path) -> Iterator[Loading]:
     watched.stop()
 
 
+@pytest.mark.flaky(reruns=2)  # a machine that does other things, too, keeps a reader waiting
 @pytest.mark.parametrize("cold", [True, False], ids=["cold", "warm"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_framework_loads(loading: Loading, checkpoint: Path, case: str, cold: bool) -> None:
     """Bytes and readers are exact, the duration is within 50 ms or 2 %, the cached share within 5 points."""
-    imports, load, tensors, name = CASES[case]
+    load, tensors, name = CASES[case]
     path = checkpoint / name
-    loading.files = [str(file) for file in path.glob("*.safetensors")] or [str(path)]
+    loading.files = [str(path)]
     if cold:
         loading.cool()
     else:
         loading.warm()
     loading.start()
-    program = _LOAD.format(
-        imports=imports, load=load.format(path="sys.argv[1]"), tensors=tensors, mapped=case != "torch"
-    )
+    program = _LOAD.format(load=load.format(path="sys.argv[1]"), tensors=tensors, mapped=case != "torch")
     begun, done = loading.run(program, str(path))
     (found,) = loading.loads
     assert found.bytes == sum(Path(file).stat().st_size for file in loading.files)
     assert (found.files, found.readers) == (len(loading.files), 1)
     tolerance = max(TOLERANCE_SECONDS, TOLERANCE_SHARE * (done - begun))
-    if (
-        case != "transformers"
-    ):  # which works for a while before it opens a file, and after it has read the last
-        assert found.duration_seconds == pytest.approx(done - begun, abs=tolerance)
+    assert found.duration_seconds == pytest.approx(done - begun, abs=tolerance)
     assert begun <= found.start <= found.end <= done + tolerance
     if found.cached_ratio is None:
         pytest.skip("the machine is too busy: the look at the page cache came too late to tell")
