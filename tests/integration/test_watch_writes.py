@@ -37,7 +37,8 @@ def shared_watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 @pytest.fixture
 def watched(shared_watch: Watched, request: pytest.FixtureRequest) -> Watched:
     """Give a directory of its own below the shared root, idle."""
-    name = f"case-{abs(hash(request.node.name))}"
+    # A test that is asked again gets a directory of its own.
+    name = f"case-{abs(hash(request.node.name))}-{getattr(request.node, 'execution_count', 1)}"
     root = os.path.join(shared_watch.root, name)
     os.mkdir(root)
     shared_watch.seen.wait(lambda: shared_watch.engine().find(root))
