@@ -45,10 +45,7 @@ class Watches:
         if self.fd < 0:
             return node
         try:
-            mask = IDLE_MASK if armed else BASE_MASK
-            if node.parent is not None:
-                mask |= IN_DONT_FOLLOW  # the root alone may be a link
-            wd = self._calls.add_watch(self.fd, os.fsencode(node.path), mask)
+            wd = self._add(node, IDLE_MASK if armed else BASE_MASK)
         except OSError as error:
             return self._not_watched(node, error)
         self.unwatched.pop(node, None)
@@ -65,6 +62,11 @@ class Watches:
         else:
             self.unarmed.setdefault(node, self._entry.clock())
         return node
+
+    def _add(self, node: Node, mask: int) -> int:
+        if node.parent is not None:
+            mask |= IN_DONT_FOLLOW  # the root alone may be a link
+        return self._calls.add_watch(self.fd, os.fsencode(node.path), mask)
 
     def _not_watched(self, node: Node, error: OSError) -> Node | None:
         if error.errno in _GONE_ERRORS:
@@ -132,7 +134,10 @@ class Watches:
         self.read[node] = until
         if not known and node.armed:
             try:
-                self._calls.add_watch(self.fd, os.fsencode(node.path), READING_MASK)
+                wd = self._add(node, READING_MASK)
+                if wd not in self.tree.by_wd:
+                    # Another directory has this path by now; its own events will tell.
+                    self._calls.rm_watch(self.fd, wd)
             except OSError:
                 self.read.pop(node, None)
 
