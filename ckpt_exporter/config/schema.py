@@ -182,7 +182,7 @@ def _directory_keys(layouts: Collection[str]) -> tuple[Key, ...]:
         ),
         Key(
             section, "elsewhere", "word", "auto", read_when,
-            "Whether saves of other hosts are looked for: `auto` (where other hosts can write), `on` or `off`.",
+            "Whether other hosts' saves are looked for: `auto` (where other hosts can write), `on` or `off`.",
             "auto",
         ),
     )  # fmt: skip

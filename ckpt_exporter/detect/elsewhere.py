@@ -46,7 +46,8 @@ class ElsewhereDetector:
         self._clock = ServerClock()
         self._unix_minus_t = 0.0
         self._round: list[RemoteFile] = []
-        self._open: OrderedDict[str, None] = OrderedDict()
+        # Files that may still be written, with the two looks between which they last were.
+        self._open: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._local: OrderedDict[str, None] = OrderedDict()
         self._made: OrderedDict[str, float] = OrderedDict()
         # All that was done elsewhere before this moment is known; None before the first round.
@@ -171,28 +172,31 @@ class ElsewhereDetector:
             return (_event(fact, written, "create", local=False, modified=written),)
         if fact.event == "found":
             begun = min(moments.begun(fact, self._made), written)
-            _put(self._open, fact.path, None)
+            _put(self._open, fact.path, (fact.since, fact.t))
             return (_event(fact, begun, "create", started=begun, modified=written),)
         if fact.event == "changed":
             return self._changed(fact, written)
-        if fact.path not in self._open:
+        looks = self._open.pop(fact.path, None)
+        if looks is None:
             return ()
-        del self._open[fact.path]
+        written = moments.between(fact.modified_unix, *looks)
         return (_event(fact, written, "close_write", modified=written),)
 
     def _changed(self, fact: RemoteFile, written: float) -> Iterable[FileEvent | Progress]:
-        if fact.path in self._open:
+        known = fact.path in self._open
+        _put(self._open, fact.path, (fact.t if fact.since is None else fact.since, fact.t))
+        if known:
             return (Progress(written, fact.path, fact.size or 0, position=fact.size, modified=written),)
-        _put(self._open, fact.path, None)
         return (replace(_event(fact, written, "open"), found=False),)
 
     def _moved(self, fact: RemoteFile, moments: _Moments) -> Iterable[FileEvent]:
         to, t = fact.to or "", moments.named(fact)
-        self._open.pop(fact.path, None)
+        since = fact.t if fact.since is None else fact.since
+        looks = self._open.pop(fact.path, (since, fact.t))
         if to in self._local or fact.path in self._local:
             return (replace(_event(fact, t, "create", local=False), path=to),)
-        _put(self._open, to, None)
-        written = moments.written(fact)
+        _put(self._open, to, looks)
+        written = moments.between(fact.modified_unix, *looks)
         return (replace(_event(fact, t, "moved", started=written, modified=written), to=to),)
 
     def _folder_events(self, fact: RemoteFile, moments: _Moments) -> Iterable[FileEvent]:
@@ -203,13 +207,13 @@ class ElsewhereDetector:
             _put(self._made, fact.path, t)
             return (FileEvent(t, "create", fact.path, is_dir=True, found=True),)
         prefix = fact.path + "/"
-        held = [path for path in self._open if path.startswith(prefix)]
+        held = {path: looks for path, looks in self._open.items() if path.startswith(prefix)}
         for path in held:
             del self._open[path]
         if fact.event == "gone":
             return (FileEvent(t, "deleted", fact.path, is_dir=True, found=True),)
-        for path in held:
-            _put(self._open, (fact.to or "") + path[len(fact.path) :], None)
+        for path, looks in held.items():
+            _put(self._open, (fact.to or "") + path[len(fact.path) :], looks)
         return (FileEvent(t, "moved", fact.path, to=fact.to, is_dir=True, found=True),)
 
 
@@ -242,6 +246,11 @@ class _Moments:
     def written(self, fact: RemoteFile) -> float:
         """Return when a file was last written."""
         return _within(self._clock.here(fact.modified_unix), fact, fact.t)
+
+    def between(self, server_unix: float | None, first: float, last: float) -> float:
+        """Convert a time of the server of which two looks are known to enclose it."""
+        t = self._clock.here(server_unix)
+        return last if t is None else min(max(t, first), last)
 
     def begun(self, fact: RemoteFile, made: OrderedDict[str, float]) -> float:
         """Return when a file that was found had been made."""

@@ -26,8 +26,7 @@ from ckpt_exporter.model import (
     RemoteLook,
     StorageStatus,
 )
-from ckpt_exporter.sources.filestat import open_folder
-from ckpt_exporter.sources.freshstat import FreshStat, fresh_stat
+from ckpt_exporter.sources.freshstat import FileServer, FreshStat
 from ckpt_exporter.sources.remotetree import HOT_SECONDS, MAX_FOLDERS, Folder, RemoteName, RemoteTree
 
 _LOG = logging.getLogger(__name__)
@@ -75,14 +74,14 @@ class Looker:
         *,
         clock: Callable[[], float],
         wall: Callable[[], float] = time.time,
-        ask: Callable[..., FreshStat] = fresh_stat,
+        server: FileServer | None = None,
     ) -> None:
         self._directory = directory
         self._emit = emit
         self._budget = budget
         self._clock = clock
         self._wall = wall
-        self._ask = ask
+        self._server = server or FileServer()
         self._base = fixed_prefix(directory.path)
         self._tree = self._new_tree()
         self._device: int | None = None
@@ -203,26 +202,16 @@ class Looker:
         names: dict[str, tuple[int, bool]] = {}
         try:
             self._spend(2)
-            descriptor = open_folder(self._base, path)
-            try:
-                with os.scandir(descriptor) as entries:
-                    for count, entry in enumerate(entries, 1):
-                        if count % NAMES_A_CALL == 0:
-                            self._spend()
-                        is_dir = entry.is_dir(follow_symlinks=False)
-                        if is_dir or (inside and self._counts(entry)):
-                            names[entry.name] = (entry.inode(), is_dir)
-            finally:
-                os.close(descriptor)
+            for count, entry in enumerate(self._server.names(self._base, path), 1):
+                if count % NAMES_A_CALL == 0:
+                    self._spend()
+                if entry.is_dir or (inside and not entry.is_link and not is_noise(entry.name)):
+                    names[entry.name] = (entry.inode, entry.is_dir)
         except OSError:
             return None
         finally:
             self.call_began = None
         return names
-
-    @staticmethod
-    def _counts(entry: os.DirEntry[str]) -> bool:
-        return not entry.is_symlink() and not is_noise(entry.name)
 
     def _renamed(
         self, folder: Folder, gone: dict[str, tuple[int, bool]], fresh: dict[str, tuple[int, bool]]
@@ -336,7 +325,7 @@ class Looker:
     def _stat(self, path: str, *, follow: bool = False) -> FreshStat:
         self._spend()
         try:
-            return self._ask(path, follow=follow)
+            return self._server.stat(path, follow=follow)
         finally:
             self.call_began = None
 

@@ -6,7 +6,10 @@ import ctypes
 import os
 import stat
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from ckpt_exporter.sources.filestat import open_folder
 
 _AT_FDCWD = -100
 _NOFOLLOW = 0x100
@@ -36,6 +39,35 @@ class FreshStat:
     def stamp(self) -> tuple[int, int, int, int]:
         """What differs once the file or directory has changed."""
         return (self.inode, self.size, self.modified_ns, self.changed_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """One entry of a directory, as its list tells."""
+
+    name: str
+    inode: int
+    is_dir: bool
+    is_link: bool
+
+
+class FileServer:
+    """The questions that a look asks; every one may hang on a dead mount, and raises OSError."""
+
+    def stat(self, path: str, *, follow: bool = False) -> FreshStat:
+        """Ask about one name, with one call."""
+        return fresh_stat(path, follow=follow)
+
+    def names(self, root: str, path: str) -> Iterator[Name]:
+        """List a directory at or below ``root``."""
+        descriptor = open_folder(root, path)
+        try:
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    is_dir = entry.is_dir(follow_symlinks=False)
+                    yield Name(entry.name, entry.inode(), is_dir, entry.is_symlink())
+        finally:
+            os.close(descriptor)
 
 
 def fresh_stat(path: str, *, follow: bool = False) -> FreshStat:
