@@ -259,7 +259,7 @@ class Ledger:
             # Progress comes without an event only where a save was open before the exporter started.
             begins = not self._saving and isinstance(fact, (FileEvent, Progress)) and self._is_saving()
             self._saving = self._saving or begins
-        self._tell(saves, told)
+        self._tell(saves, *told)
         if begins and self._on_begin is not None:
             self._on_begin()
 
@@ -270,7 +270,7 @@ class Ledger:
             self._enter(saves)
             saving = self._saving = self._is_saving()
             told = self._take()
-        self._tell(saves, told)
+        self._tell(saves, *told)
         return saving
 
     @property
@@ -296,7 +296,7 @@ class Ledger:
             self._enter(saves)
             self._cost(self._bubbles.finish(now))
             told = self._take()
-        self._tell(saves, told)
+        self._tell(saves, *told)
 
     def set_storage(self, status: StorageStatus) -> None:
         """Publish the latest storage facts of one directory."""
@@ -507,8 +507,9 @@ class Ledger:
             self._bubbles.save_ended(save)
             self._announced.discard((save.directory, save.path))
 
-    def _tell(self, saves: list[Save], told: tuple[list[Bubble | Stall], list[Load], list[Save]]) -> None:
-        costs, loads, remote = told
+    def _tell(
+        self, saves: list[Save], costs: list[Bubble | Stall], loads: list[Load], remote: Iterable[Save] = ()
+    ) -> None:
         for load in loads:
             if self._on_load is not None:
                 self._on_load(load)
