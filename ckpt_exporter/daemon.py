@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -112,6 +113,8 @@ def run_exporter(
     with recording_to(record_path, config) as recorder, _following(fragments, signals.on_change):
         exporter = Exporter(config, recorder=recorder, gpus=gpus, wake=signals.wake.set)
         exporter.start()
+        # What is loaded by now stays: nothing to look through again in every collection of garbage.
+        gc.freeze()
         started(exporter)
         wait_seconds = TICK_SECONDS
         try:
