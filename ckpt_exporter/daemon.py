@@ -70,6 +70,8 @@ class Signals:
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_reload)
         signal.signal(signal.SIGUSR1, self._on_release)
+        # They may have been kept waiting until here.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP, signal.SIGUSR1})
 
     def on_change(self) -> None:
         """Note that the configuration's fragments have changed."""

@@ -89,9 +89,10 @@ def write_config(path: Path, directories: Mapping[str, Path | str], **detect: ob
     return path
 
 
-def command(*arguments: str | os.PathLike[str]) -> list[str]:
-    """Return the command line of the program under test."""
-    return [sys.executable, "-m", "ckpt_exporter", *map(os.fspath, arguments)]
+def command(*arguments: str | os.PathLike[str], user: int | None = None) -> list[str]:
+    """Return the command line of the program under test; with ``user`` (needs root), run by that user."""
+    program = ["ckpt_exporter"] if user is None else ["tests.integration.unprivileged", str(user)]
+    return [sys.executable, "-m", *program, *map(os.fspath, arguments)]
 
 
 def run_to_end(*arguments: str | os.PathLike[str], seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
@@ -213,10 +214,10 @@ class Daemon:
 @contextlib.contextmanager
 def launch(log_path: Path, *arguments: str | os.PathLike[str], user: int | None = None) -> Iterator[Daemon]:
     """Start the program, wait until it is ready, and stop it at the end unless it has ended."""
-    line = command(*arguments, "--web.listen-address=127.0.0.1:0", "--log.format=json")
+    line = command(*arguments, "--web.listen-address=127.0.0.1:0", "--log.format=json", user=user)
     with open(log_path, "wb") as log:
         process = subprocess.Popen(
-            line, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=log, user=user, group=user,
+            line, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=log,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         )  # fmt: skip
     daemon = Daemon(process, log_path)
