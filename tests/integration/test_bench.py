@@ -57,6 +57,7 @@ def slow_and_fast(base: Path) -> tuple[BenchResult, BenchResult]:
     return found["slow"], found["fast"]
 
 
+@pytest.mark.alone
 @pytest.mark.flaky(reruns=2)
 def test_slow_against_fast(tmp_path: Path) -> None:
     """From real bursts: exporter and writers agree, compare finds the ratio, project the fast save's time."""

@@ -31,6 +31,8 @@ FILESYSTEMS = ("root", "tmpfs", "xfs", "btrfs")
 ALLOWED = 0.03
 WRITTEN = "ckpt_written_bytes_total"
 
+pytestmark = pytest.mark.alone
+
 
 def test_durations(tmp_path: Path) -> None:
     """The duration of each of 20 saves is within 50 ms of the writer's own clock."""

@@ -21,6 +21,7 @@ def start_with_short_queue(tmp_path: Path) -> None:
         pytest.skip("may not shorten the kernel's event queue")
 
 
+@pytest.mark.alone
 def test_overflow_in_the_middle_of_a_save(tmp_path: Path) -> None:
     """Events lost in the middle of a save are counted, and the numbers of the save stay right."""
     start_with_short_queue(tmp_path)
@@ -57,6 +58,7 @@ def overflow(daemon: Daemon, root: Path) -> None:
     daemon.recheck()
 
 
+@pytest.mark.alone
 def test_start_in_the_middle_of_a_save(tmp_path: Path) -> None:
     """A daemon that starts while a checkpoint is being written counts it whole, from its file's birth."""
     root = tmp_path / "a"

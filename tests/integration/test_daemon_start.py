@@ -162,6 +162,44 @@ def test_save_of_private_files_seen_unprivileged(public_path: Path) -> None:
         daemon.expect("ckpt", 1, size_bytes=70_000, files=1)
 
 
+# Holds its file open until it is told to go on, so that its process can be found.
+PRIVATE_WRITER = 'umask 077; exec > "$0"; head -c 300000 /dev/zero; echo open >&2; read line'
+
+
+@pytest.mark.parametrize(("writer", "lost"), [(0, {"ckpt_run_info"}), (NOBODY, set[str]())])
+def test_what_a_daemon_without_rights_cannot_tell(public_path: Path, writer: int, lost: set[str]) -> None:
+    """Of a save by another user it does not know the run, of one by its own user it knows everything."""
+    need_nobody()
+    root = public_path / "ckpt"
+    root.mkdir()
+    root.chmod(0o777)
+    config = f"--config.file={write_config(public_path / 'c.yml', {'ckpt': root})}"
+    with (
+        launch(public_path / "log", "run", config) as privileged,
+        launch(public_path / "log-2", "run", config, user=NOBODY) as other,
+    ):
+        assert_unprivileged(other)
+        daemons = (privileged, other)
+        for daemon in daemons:
+            daemon.wait_watching("ckpt")
+        with subprocess.Popen(
+            ["/bin/sh", "-c", PRIVATE_WRITER, root / "model-step-3.pt"], user=writer, group=writer,
+            extra_groups=[], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TORCHELASTIC_RUN_ID": "r7"},
+        ) as process:  # fmt: skip
+            assert process.stderr is not None
+            assert process.stderr.readline() == b"open\n"
+            knowing = daemons if not lost else (privileged,)
+            wait_until(lambda: all("r7" in daemon.text() for daemon in knowing))
+            wait_until(lambda: all(daemon.tally("ckpt")["open"] == 1 for daemon in daemons))
+            process.communicate(b"\n")
+        for daemon in daemons:
+            daemon.expect("ckpt", 1, size_bytes=300_000, files=1)
+        known, told = (daemon.scrape().series(dir="ckpt") for daemon in daemons)
+    assert {name.split("[")[0] for name in known.keys() - told.keys()} == lost
+    assert told.keys() <= known.keys()
+    assert told["ckpt_last_save_step[]"] == 3
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
