@@ -184,7 +184,8 @@ def test_what_a_daemon_without_rights_cannot_tell(public_path: Path, writer: int
             daemon.wait_watching("ckpt")
         with subprocess.Popen(
             ["/bin/sh", "-c", PRIVATE_WRITER, root / "model-step-3.pt"], user=writer, group=writer,
-            extra_groups=[], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TORCHELASTIC_RUN_ID": "r7"},
+            extra_groups=[], stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "TORCHELASTIC_RUN_ID": "r7"},
         ) as process:  # fmt: skip
             assert process.stderr is not None
             assert process.stderr.readline() == b"open\n"
