@@ -27,7 +27,7 @@ lint: $(VENV)/ready-dev
 unit: $(VENV)/ready-dev
 	$(VENV)/bin/python -m pytest -n logical --dist worksteal tests/property tests/unit tests/replay
 	$(VENV)/bin/python -m pytest -n logical --dist loadfile tests/prometheus
-	$(VENV)/bin/python -m pytest -n logical --dist loadfile -m "not alone" tests/integration
+	$(VENV)/bin/python -m pytest -n $$(($$(nproc) + 1)) --dist loadfile -m "not alone" tests/integration
 	$(VENV)/bin/python -m pytest -m alone tests/integration
 
 # Real training frameworks are large: an environment of their own.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = ("complete", "incomplete", "aborted")
 # Longer than any of these tests waits on a busy machine; a test ends as soon as its condition holds.
-PATIENCE_SECONDS = 12.0
+PATIENCE_SECONDS = 30.0
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS, *, what: str = "") -> None:

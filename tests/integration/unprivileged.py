@@ -20,8 +20,10 @@ _PR_SET_DUMPABLE = 4
 
 
 def load_everything() -> None:
-    """Import whatever the program may import later."""
+    """Import whatever the daemon may import later."""
     for module in pkgutil.walk_packages(ckpt_exporter.__path__, "ckpt_exporter."):
+        if module.name.startswith("ckpt_exporter.analysis."):
+            continue
         with contextlib.suppress(ImportError):  # a vendor's package that is not installed
             importlib.import_module(module.name)
     for codec in ("ascii", "latin-1", "idna", "utf-8-sig"):
