@@ -46,6 +46,7 @@ class WatchSettings:
     root_check_seconds: float = 15.0
     gather_seconds: float = 0.5
     mounts_seconds: float = 0.5
+    mounts_cost_factor: float = 200.0
     outage_seconds: float = 60.0
     reconcile_seconds: float = 60.0
     reconcile_cost_factor: float = 1000.0

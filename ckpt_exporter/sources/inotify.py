@@ -64,7 +64,7 @@ class InotifyEngine:
         self._scans: deque[tuple[Iterator[None], str]] = deque()
         self._waiting = Waiting(entry.shared.mountinfo)
         self._mounts = mount_lines(entry.shared.mountinfo)
-        self._mounts_read = -NEVER
+        self._mounts_again = -NEVER
         self._canary = Canary(entry)
         self._attention = Attention(entry, self.trees, self.active, self._outage)
         self._upkeep = Upkeep(entry.settings, entry.shared.directories)
@@ -151,7 +151,7 @@ class InotifyEngine:
             self.read_events(t)
         if mounts:
             # At once; but a container that starts mounts dozens, and each would be looked at by every thread.
-            self._soon(self._mounts_changed, max(t, self._mounts_read + self._settings.mounts_seconds))
+            self._soon(self._mounts_changed, max(t, self._mounts_again))
         now = self._entry.clock()
         self._agenda.run(now)
         self._soon_for_files(now)
@@ -340,7 +340,7 @@ class InotifyEngine:
 
     def _mounts_changed(self, now: float) -> float:
         """Look at every root again, and below those that hold a mount point that came or went."""
-        self._mounts_read = now
+        busy = self._entry.shared.busy()
         self._entry.systems.forget()
         before, self._mounts = self._mounts, mount_lines(self._entry.shared.mountinfo)
         changed = changed_mounts(before, self._mounts)
@@ -351,6 +351,9 @@ class InotifyEngine:
             prefix = os.path.realpath(root.path).rstrip("/") + "/"
             if any(point.startswith(prefix) for point in changed):
                 self._enqueue_scan(self.trees.reconcile(root.node), "mount_changed")
+        cost = (self._entry.shared.busy() - busy) * self._entry.shared.directories()
+        pause = max(self._settings.mounts_seconds, cost * self._settings.mounts_cost_factor)
+        self._mounts_again = now + pause
         return NEVER
 
     def _outage(self, node: Node | None, error: OutageError) -> None:

@@ -216,10 +216,7 @@ def launch(log_path: Path, *arguments: str | os.PathLike[str], user: int | None 
     """Start the program, wait until it is ready, and stop it at the end unless it has ended."""
     line = command(*arguments, "--web.listen-address=127.0.0.1:0", "--log.format=json", user=user)
     with open(log_path, "wb") as log:
-        process = subprocess.Popen(
-            line, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=log,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        )  # fmt: skip
+        process = subprocess.Popen(line, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=log)
     daemon = Daemon(process, log_path)
     try:
         wait_until(lambda: _is_ready(daemon), what="ready")
