@@ -245,7 +245,7 @@ class BubbleDetector:
         later = [s for s in self._touching(gpu.info.uuid) if s.key != span.key and s.end > span.end]
         if any(save.start <= span.end for save in later):
             return False
-        return now - gpu.stalls.last_low < _settle(gpu)
+        return now - gpu.stalls.last_low < _settle(gpu) or gpu.slowed(now)
 
     def _judge(self, key: int, now: float) -> Bubble:
         run = self._candidates(key)

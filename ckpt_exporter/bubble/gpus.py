@@ -27,7 +27,44 @@ PROCESSES_SECONDS: Final = 180.0
 # A GPU without a reading for so long is not up.
 SILENT_SECONDS: Final = 10.0
 WORKING: Final = 0.2
+# So much less work over so long, and what a save cost is not over.
+SLOWED: Final = 0.05
+SLOWED_SECONDS: Final = 5.0
+# A run's steps may leave a GPU without kernels for so long.
+LULL_SECONDS: Final = 5.0
+# No source looks for processes less often.
+MAX_UNCLAIMED_SECONDS: Final = 60.0
 MAX_FLOORS: Final = 9
+
+
+class Unclaimed:
+    """Time of a GPU that works while no process is known to hold it yet: processes are told now and then.
+
+    Only a process makes a GPU work, so that time is the run's once it is known that there is one.
+    """
+
+    def __init__(self) -> None:
+        self._worked = 0.0
+        self._since = inf
+
+    def note(self, sample: GpuSample, step: float) -> None:
+        """Take in one reading; spinning alone is no work: utilisation can be stuck with no process there."""
+        self._since += step
+        util, memory = sample.util, sample.mem_util
+        stuck = util is not None and util >= SPIN_UTIL and memory is None
+        if util is not None and not stuck and not no_work(util, memory):
+            self._worked += self._since if self._since <= LULL_SECONDS else step
+            self._since = 0.0
+        elif self._since > LULL_SECONDS:
+            self._worked = 0.0  # whoever comes later is another
+        self._worked = min(self._worked, MAX_UNCLAIMED_SECONDS)
+
+    def take(self) -> float:
+        """Return that time, up to now, and forget it."""
+        if not self._worked:
+            return 0.0
+        seconds, self._worked, self._since = self._worked + self._since, 0.0, inf
+        return seconds
 
 
 class Gpu:
@@ -61,6 +98,7 @@ class Gpu:
         self._worked = -inf
         self._workless = -inf
         self._next_look = -inf
+        self._unclaimed = Unclaimed()
 
     # --- in ---------------------------------------------------------------------------------------------
 
@@ -95,7 +133,9 @@ class Gpu:
         if sample.t >= self._next_look:
             self._look(sample.t)
         if self.belongs(sample.t):
-            self.observed_seconds += step
+            self.observed_seconds += step + self._unclaimed.take()
+        else:
+            self._unclaimed.note(sample, step)
         self._activity = self.baseline.scale.value(reading(sample)) if self.baseline else None
         if self._activity is None:
             return None
@@ -156,6 +196,19 @@ class Gpu:
         """Tell whether utilisation is stuck at 100 % with no process there."""
         util = self._sample.util if self._sample else None
         return util is not None and util >= SPIN_UTIL and self.known_processes(t) == 0
+
+    def slowed(self, now: float) -> bool:
+        """Tell whether in the last seconds this GPU worked clearly less than in its steady state."""
+        base = self.baseline
+        if base is None:
+            return False
+        curve = base.scale.curve(self.track.rows(now - SLOWED_SECONDS - (base.period or 0.0), now))
+        if len(curve) < 2:
+            return False
+        seconds = curve.times[-1] - curve.times[0]
+        independent = max(1.0, seconds / max(1.0, self.spacing_seconds, base.period or 0.0))
+        deficit = base.mean - curve.integral(curve.times[0], curve.times[-1]) / seconds
+        return deficit > max(SLOWED, 3 * base.deviation / independent**0.5)
 
     def belongs(self, t: float) -> bool:
         """Tell whether this GPU is part of a training run, as far as can be known."""
