@@ -135,7 +135,7 @@ class Activity:
                 yield Dip(middle - area / 2, middle + area / 2, first, last)
 
     def _width(self, start: float, end: float, reach: float) -> float:
-        """Return how wide a notch is at half of its own depth: noise cuts notches into work that is slowed."""
+        """Return how wide a notch is at half of its depth: noise cuts notches into work that is slowed."""
         low, high = self.smooth.between(start, end)
         half = (1.0 + min(self.smooth.values[low:high], default=1.0)) / 2
         pieces = self.smooth.below(half, start - reach, end + reach)
@@ -179,7 +179,7 @@ class Activity:
         return self._deficit(spans) * seconds if seconds >= min_seconds else 0.0
 
     def slowed(self, start: float, end: float, taken: Sequence[Span]) -> Span:
-        """Return from when to when activity is clearly below its steady state, as far as that is around a save.
+        """Return from when to when, around a save, activity is clearly below its steady state.
 
         At least from ``start`` to ``end``; ``taken`` is not looked at. The readings are smoothed until their
         noise is small beside half of the deficit, the level at which the ends lie; where that is too much,

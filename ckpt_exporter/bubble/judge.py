@@ -79,7 +79,9 @@ def measure(gpu: Gpu, case: Case, settings: BubbleSettings) -> Measured | None:
         activity, dips = again if again is not None and again[1] else (activity, dips)
     slowed, _ = activity.slowed(start, end, _not_drag(activity, gpu, ()))
     if slowed < start:
-        again = _compare(_Readings(gpu, case, rows, settings), power, min([slowed, *(dip.start for dip in dips)]))
+        again = _compare(
+            _Readings(gpu, case, rows, settings), power, min([slowed, *(dip.start for dip in dips)])
+        )
         activity, dips = again or (activity, dips)
     gpu.remember_floor(power.floor_w if dips else None)
     return Measured(gpu, activity, tuple(dips), tuple(_holes(gpu, case, rows, dips, settings)))

@@ -92,7 +92,7 @@ def test_a_run_that_begins_between_two_looks_for_processes(first: int | None) ->
 
 
 def test_what_nobody_did_is_nobodys() -> None:
-    """Idling before a process is told, utilisation stuck at 100 %, and work of whom none is told, are no run."""
+    """Idling with no process told, utilisation stuck at 100 %, and work of which none is told, are no run."""
     assert counted_late(None, until=130.0, work_from=130.0) == pytest.approx(30.0, abs=0.6)
     latched = counted_late(0, until=130.0, work_from=100.0, util=1.0, mem_util=0.0)
     assert latched == pytest.approx(30.0, abs=0.6)
