@@ -89,7 +89,7 @@ class TestRows:
     def test_loads_and_stalls_come_back(self, path: Path) -> None:
         """Loads and stalls come back as they were, whatever they hold and whatever they lack."""
         bare = LoadRecord("n2", "vision", "/v", "generic", MIDNIGHT + 1.0, MIDNIGHT + 2.0, 1.0, 5, 1)
-        nameless = replace(STALL, uuid=None, cause="other", end_unix=STALL.end_unix + 1)
+        nameless = replace(STALL, uuid=None, cause="other", confidence="low", end_unix=STALL.end_unix + 1)
         found = kept(with_events(path, LOAD, nameless, bare, STALL))
 
         assert found.loads == (bare, LOAD)
@@ -305,7 +305,7 @@ class TestVersions:
 
         assert (found.saves, found.gpu_time) == ((PLAIN, FULL), HOURS)
         assert (found.loads, found.stalls) == ((LOAD,), (STALL,))
-        assert _value(path, "PRAGMA user_version") == 2
+        assert _value(path, "PRAGMA user_version") == 3
 
     def test_of_version_1_is_read_as_it_is(self, path: Path) -> None:
         """A reader takes a file of version 1 without changing it; it holds no load and no stall."""
