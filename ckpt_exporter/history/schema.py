@@ -106,7 +106,7 @@ _SECOND: Final = (
     "CREATE INDEX stalls_by_end ON stalls (end_unix)",
 )
 
-# How sure a stall's cause is, where a load came from. A column that a version adds is NULL in the rows of before.
+# Where a load came from, how sure a cause is. A column that a version adds is NULL in the rows of before.
 _THIRD: Final = (
     "ALTER TABLE stalls ADD COLUMN confidence TEXT",
     "ALTER TABLE loads ADD COLUMN mountpoint TEXT",
