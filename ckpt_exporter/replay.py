@@ -38,6 +38,7 @@ class Replayed:
     bubbles: dict[tuple[str, str, float], Bubble] = field(default_factory=dict)
     stalls: list[Stall] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
+    remote: list[Save] = field(default_factory=list)
     snapshot: Snapshot | None = None
 
     def add(self, save: Save) -> None:
@@ -82,6 +83,7 @@ def replay(
                 on_save=replayed.add,
                 on_bubble=replayed.add_cost,
                 on_load=replayed.loads.append,
+                on_remote_save=replayed.remote.append,
             )
             now = item.t
         elif ledger is None:
@@ -148,6 +150,7 @@ def as_json(replayed: Replayed) -> dict[str, Any]:
         "stalls": [asdict(stall) for stall in replayed.stalls],
         "gpu": [_gpu_json(status) for status in replayed.snapshot.gpus] if replayed.snapshot else [],
         "loads": [_load_json(load) for load in replayed.loads],
+        "elsewhere": [_save_json(save, replayed.bubble_of(save)) for save in replayed.remote],
     }
 
 

@@ -62,6 +62,8 @@ class ElsewhereDetector:
 
     def note_local(self, fact: FileEvent | Progress) -> None:
         """Take in what this host does: the files that it writes are no other host's."""
+        if not self.looking:
+            return  # whoever goes on writing shows again
         if isinstance(fact, Progress):
             if fact.writers:
                 self._claim(fact.path)
@@ -91,10 +93,6 @@ class ElsewhereDetector:
             self._local.pop(path, None)
             self._claim(to)
 
-    def is_local(self, path: str) -> bool:
-        """Tell whether this host is known to have written a file."""
-        return path in self._local
-
     # --- what looks tell --------------------------------------------------------------------------------
 
     def feed(self, fact: RemoteFile | RemoteLook) -> list[Save]:
@@ -118,9 +116,9 @@ class ElsewhereDetector:
         return {save.path: save.start for save in self._saves.open_saves(self.known_until or 0.0)}
 
     @property
-    def saving(self) -> bool:
-        """Tell whether another host's save is open or has yet to be judged."""
-        return self._saves.saving
+    def looking(self) -> bool:
+        """Tell whether this directory is looked at; most are local, and need no memory for it."""
+        return bool(self._round) or self.known_until is not None
 
     @property
     def inventory(self) -> Inventory:

@@ -196,8 +196,8 @@ METRICS: tuple[Metric, ...] = (
            "Share (0 to 1) of the tree's directories that inotify covers; the rest is polled. Absent until"
            " known."),
     Metric("ckpt_elsewhere_up", "gauge", _DIR, "watch",
-           "1 while looks for saves of other hosts are answered, 0 while the file server does not answer; "
-           "absent where none are looked for."),
+           "1 while looks for saves of other hosts are answered, 0 while the file server does not answer or"
+           " the directory is not there; absent where none are looked for."),
     Metric("ckpt_elsewhere_metadata_calls_total", "counter", _DIR, "watch",
            "Metadata calls (stat, opening and listing directories) made to look for saves of other hosts."),
     Metric("ckpt_file_server_clock_offset_seconds", "gauge", _DIR, "watch",

@@ -35,6 +35,8 @@ _LOG = logging.getLogger(__name__)
 HUNG_SECONDS = 10.0
 # A listing counts as one call more for so many names.
 NAMES_A_CALL = 100
+# A folder with more names is not compared.
+MAX_LISTED = 50_000
 # So many files of a folder are asked about when it is listed for the first time.
 MAX_FIRST_FILES = 100
 _GONE = (errno.ENOENT, errno.ENOTDIR)
@@ -203,6 +205,8 @@ class Looker:
         try:
             self._spend(2)
             for count, entry in enumerate(self._server.names(self._base, path), 1):
+                if count > MAX_LISTED:
+                    return None
                 if count % NAMES_A_CALL == 0:
                     self._spend()
                 if entry.is_dir or (inside and not entry.is_link and not is_noise(entry.name)):

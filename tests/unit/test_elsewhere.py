@@ -6,9 +6,15 @@ from functools import partial
 
 import pytest
 
-from ckpt_exporter.model import FileEvent, Progress
+from ckpt_exporter.analysis.job_saves import job_saves
+from ckpt_exporter.analysis.report import report_data
+from ckpt_exporter.history.gathering import save_record, with_bubble
+from ckpt_exporter.history.rows import SAVE_COLUMNS, save_of, save_row
+from ckpt_exporter.model import FileEvent, Progress, WatchChange
 from tests.gpu_profiles import Noise, Profile, Stop, job
 from tests.shared_server import ROOT, Node, Server, checkpoint
+from tests.unit.measured import measurements
+from tests.unit.measured import save_record as written_record
 
 TWO = (0, 1)
 
@@ -172,12 +178,23 @@ def test_what_was_there_at_the_start_is_no_save() -> None:
 def test_a_deletion_by_another_host_is_counted_there() -> None:
     """Retention of another host leaves one checkpoint less on disk, and no deletion of this host."""
     server = Server()
-    node = Node(server, checkpoint(server, "checkpoint-1", 50.0, 60.0))
-    path = f"{ROOT}/checkpoint-1"
-    # The watch's own scan finds it gone, without an event.
-    node.local = [FileEvent(150.0, "deleted", path, is_dir=True, found=True, local=False)]
-    node.run(100.0)
-    assert node.ledger.snapshot(100.0).directories[0].deleted_checkpoints == 0
+    actions = [
+        *checkpoint(server, "checkpoint-1", 50.0, 60.0),
+        *checkpoint(server, "checkpoint-2", 70.0, 80.0),
+    ]
+    node = Node(server, actions)
+    # The watch's own scans find one gone without an event, and the other with one.
+    for t, number, local in ((150.0, 1, False), (160.0, 2, True)):
+        path = f"{ROOT}/checkpoint-{number}"
+        node.local.append(FileEvent(t, "deleted", path, is_dir=True, found=not local, local=local))
+    scanned = WatchChange(1.0, "d", "rescan", "start")
+    node.local.append(scanned)
+    seen = []
+    for until in (140.0, 155.0, 200.0):
+        node.run(until) if until == 140.0 else node._feed(until)
+        entry = node.ledger.snapshot(until).directories[0]
+        seen.append((entry.retained_checkpoints, entry.deleted_checkpoints))
+    assert seen == [(2, 0), (1, 0), (0, 1)]
 
 
 def test_a_server_that_stops_to_answer_leaves_no_save_open_for_ever() -> None:
@@ -220,3 +237,27 @@ def test_a_directory_of_many_files_is_looked_at_within_the_limit() -> None:
     assert [save.result for save in node.remote] == ["complete"]
     assert node.remote[0].end == pytest.approx(129.98, abs=0.1)
     assert node.budget.calls <= 20 * 500
+
+
+def test_the_history_of_all_nodes_has_the_save_once_and_everyones_bubble() -> None:
+    """One node wrote 65.6 GB on 8 GPUs in 38 s, two waited 40 s on 2 GPUs each: one save, 464 GPU-seconds."""
+    kept = []
+    for name in ("w1", "w2"):
+        server = Server(skew=7.0)
+        node = Node(server, checkpoint(server, "step-500", 1801.0, 1838.0), None)
+        node.profile = gpus((1800.0, 1840.0), seconds=2000.0)
+        node.run(1980.0)
+        record = save_record(node.remote[0], name, 0.0, run=None, mount=None)
+        record = with_bubble(record, node.bubbles[0], 0.0)
+        kept.append(save_of(dict(zip(SAVE_COLUMNS, save_row(record), strict=True))))
+    assert [record.elsewhere for record in kept] == [True, True]
+    everyone = [written_record(1, 38.0), *kept]
+    for record in kept:
+        assert (record.directory, record.step, record.bytes) == ("d", 500, 0)
+    everyone[0] = written_record(1, 38.0, directory="d", path=kept[0].path)
+    (save,) = job_saves(everyone)
+    assert (save.bytes, save.files, save.duration_seconds, save.nodes) == (65_600_000_000, 8, 38.0, ("n1",))
+    data = report_data(measurements(everyone))
+    assert (data["saves"]["count"], data["saves"]["results"]["complete"]) == (1, 1)
+    assert data["bytes"]["total"] == 65_600_000_000
+    assert data["bubble"]["gpu_seconds"] == pytest.approx(8 * 38 + 4 * 40, rel=0.02)

@@ -17,6 +17,8 @@ from ckpt_exporter.model import (
     FileEvent,
     GpuSample,
     Progress,
+    RemoteFile,
+    RemoteLook,
     Space,
     WatchChange,
     Writers,
@@ -32,6 +34,10 @@ FACTS: list[Fact] = [
     Writers(2.5, "llama", (1, 2), run="job", scheduler="slurm", run_id="77", commands=("python",)),
     Space(3.0, "llama", 0, 100),
     WatchChange(4.0, "llama", "overflow"),
+    RemoteFile(
+        5.0, "moved", "/data/ckpt/t", "llama", 4.0, to="/data/ckpt/u", is_dir=True, changed_unix=1e9 + 0.25
+    ),
+    RemoteLook(5.5, "llama", since=4.5, unix=1764470405.0),
 ]
 
 
