@@ -197,28 +197,17 @@ class BubbleDetector:
             del self._saves[key]
             self._refresh()
 
-    def _parts_of(self, key: int) -> list[SaveSpan]:
+    def _parts_of(self, save: Save) -> list[SaveSpan]:
         """Return what other hosts wrote of a save of this one."""
-        save = self._pending[key]
-        if save.elsewhere:
-            return []
-        others = [s for s in self._saves.values() if s.key != key and s.path == save.path]
-        return [s for s in others if s.directory == save.directory and self._is_part(s.key, save)]
-
-    def _is_part(self, key: int, save: Save) -> bool:
-        other = self._pending.get(key)
-        if other is not None:
-            return other.elsewhere and other.end >= save.start - self.settings.reach_before_seconds
-        return key in self._parts
+        parts = [self._saves[key] for key in self._parts] if not save.elsewhere else []
+        return [part for part in parts if (part.directory, part.path) == (save.directory, save.path)]
 
     def _awaits_others(self, save: Save, now: float) -> bool:
-        """Tell whether another host may still write a part of a save, or this host of another's."""
-        place = (save.directory, save.path)
-        if save.elsewhere:
-            ended = [s for s in self._pending.values() if not s.elsewhere and (s.directory, s.path) == place]
-            return place in self._open or bool(ended)
+        """Tell whether another host may still write a part of a save of this one."""
         looks = self._elsewhere_looks.get(save.directory)
-        return place in self._open_elsewhere or (looks is not None and looks.may_tell(save.end, now))
+        if save.elsewhere or looks is None:
+            return False
+        return (save.directory, save.path) in self._open_elsewhere or looks.may_tell(save.end, now)
 
     # --- loads ------------------------------------------------------------------------------------------
 
@@ -237,7 +226,7 @@ class BubbleDetector:
     def tick(self, now: float) -> list[Bubble | Stall]:
         """Return the bubbles whose dips are over and the stalls that ended."""
         ready = [key for key in self._pending if self._ready(key, now)]
-        out: list[Bubble | Stall] = self._judge_all(ready, now)
+        out: list[Bubble | Stall] = [self._judge(key, now) for key in ready]
         out += self._stalls(now)
         if now >= self._next_trim:
             self._next_trim = now + TRIM_SECONDS
@@ -276,7 +265,7 @@ class BubbleDetector:
 
     def finish(self, now: float) -> list[Bubble | Stall]:
         """Return what is left at the end: no reading comes after ``now``."""
-        out: list[Bubble | Stall] = self._judge_all(list(self._pending), now)
+        out: list[Bubble | Stall] = [self._judge(key, now) for key in list(self._pending)]
         for uuid, gpu in self._gpus.items():
             ended = gpu.stalls.cut()
             if ended is not None:
@@ -342,15 +331,11 @@ class BubbleDetector:
         start = save.start - self.settings.lookback_seconds
         return RunGpus([gpu for gpu in gpus if gpu.had_processes(start, save.end) is not False], known=False)
 
-    def _judge_all(self, keys: list[int], now: float) -> list[Bubble | Stall]:
-        """Judge saves; those of this host first, as others may be parts of them."""
-        keys.sort(key=lambda key: self._pending[key].elsewhere)
-        return [self._judge(key, now) for key in keys if key in self._pending]
-
     def _ready(self, key: int, now: float) -> bool:
-        if self._awaits_others(self._pending[key], now):
+        save, settings = self._pending[key], self.settings
+        if self._awaits_others(save, now):
             return False
-        span, settings = joined(self._saves[key], self._parts_of(key)), self.settings
+        span = joined(self._saves[key], self._parts_of(save))
         gpus = self._candidates(key).gpus
         settle = settings.reach_after_seconds + max((_settle(gpu) for gpu in gpus), default=0.0)
         if now < span.end + settle:
@@ -370,12 +355,11 @@ class BubbleDetector:
 
     def _judge(self, key: int, now: float) -> Bubble:
         run = self._candidates(key)
-        parts = self._parts_of(key)
+        save = self._pending.pop(key)
+        parts = self._parts_of(save)
         for part in parts:
             del self._saves[part.key]
-            self._pending.pop(part.key, None)
             self._parts.discard(part.key)
-        save = self._pending.pop(key)
         span = joined(replace(self._saves[key], gpus=self._runs.of_save(save)), parts)
         self._saves[key] = span
         whole = with_parts(save, parts)

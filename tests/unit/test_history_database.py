@@ -131,11 +131,11 @@ class TestRows:
         assert doubled == [(0, 7200.0, {"data_loading": 25.0}), (1, 7000.0, {})]
 
     def test_last_saves(self, path: Path) -> None:
-        """The last complete save of each directory is found, not the last row and not an incomplete one."""
+        """The last complete save of each directory is found: no incomplete one, and no other host's."""
         latest, early = numbered(5), numbered(1)
         written(
             path, latest, early, replace(numbered(9), result="incomplete", reason="no_commit"),
-            replace(numbered(3), directory="vision"),
+            replace(numbered(3), directory="vision"), replace(numbered(7), notes=("elsewhere", "all_gpus")),
         )  # fmt: skip
         database = HistoryDatabase(str(path))
         last = {record.directory: record.step for record in database.last_saves()}
