@@ -137,6 +137,7 @@ class Node:
     saves: list[Save] = field(default_factory=list)
     remote: list[Save] = field(default_factory=list)
     bubbles: list[Bubble] = field(default_factory=list)
+    told_at: list[float] = field(default_factory=list)  # when each bubble was, to a look
     stalls: list[Stall] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -157,6 +158,7 @@ class Node:
     def _cost(self, cost: Bubble | Stall) -> None:
         if isinstance(cost, Bubble):
             self.bubbles.append(cost)
+            self.told_at.append(self.server.now)
         else:
             self.stalls.append(cost)
 
