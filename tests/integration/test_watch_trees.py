@@ -31,7 +31,7 @@ def test_nested_new_directories_lose_nothing(tmp_path) -> None:
             for name in ("a.pt", "b.pt", "c.pt"):
                 put(os.path.join(folder, name))
                 expected.add(os.path.join(folder, name))
-        watched.seen.wait(lambda: counts(watched.seen, "close_write").keys() == expected, 20)
+        watched.seen.wait(lambda: counts(watched.seen, "close_write").keys() == expected, 40)
         watched.idle()
         assert counts(watched.seen, "create") == dict.fromkeys(expected, 1)
         assert counts(watched.seen, "close_write") == dict.fromkeys(expected, 1)
@@ -52,7 +52,7 @@ def test_eight_writers_into_one_new_directory(tmp_path) -> None:
         writers = [subprocess.Popen([sys.executable, "-c", code, folder, str(rank)]) for rank in range(8)]
         assert [writer.wait() for writer in writers] == [0] * 8
         expected = {f"{folder}/shard-{rank}-{i}" for rank in range(8) for i in range(50)}
-        watched.seen.wait(lambda: counts(watched.seen, "close_write").keys() == expected, 20)
+        watched.seen.wait(lambda: counts(watched.seen, "close_write").keys() == expected, 40)
         watched.idle()
         assert counts(watched.seen, "create") == dict.fromkeys(expected, 1)
         assert counts(watched.seen, "close_write") == dict.fromkeys(expected, 1)
