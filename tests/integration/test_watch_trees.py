@@ -66,7 +66,7 @@ def test_ten_thousand_files_in_one_save(tmp_path) -> None:
         os.mkdir(folder)
         for index in range(10_000):
             put(f"{folder}/{index}")
-        watched.seen.wait(lambda: watched.seen.kinds().count("close_write") >= 10_000, 30)
+        watched.seen.wait(lambda: watched.seen.kinds().count("close_write") >= 10_000, 60)
         assert set(counts(watched.seen, "close_write").values()) == {1}
         watched.seen.wait(lambda: not watched.source.saving("run"))
         assert watched.source.counters().dropped == 0
