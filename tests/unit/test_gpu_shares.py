@@ -94,7 +94,7 @@ def test_of_a_node_that_only_loads() -> None:
 
 
 def test_confidence_by_seconds() -> None:
-    """Stalls of 9 s with high and 3 s with low confidence are 75 % and 25 %; one that has none is in neither."""
+    """Stalls of 9 s with high and 3 s with low confidence are 75 % and 25 %; one with none is in neither."""
     stalls = tuple(
         replace(STALL, cause="data_loading", seconds=seconds, confidence=confidence)
         for seconds, confidence in ((9.0, "high"), (3.0, "low"), (100.0, None))
