@@ -6,17 +6,17 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ckpt_exporter.model import DirectorySettings, Fact, FileEvent
+from ckpt_exporter.detect.saves import SaveDetector
+from ckpt_exporter.model import DetectSettings, DirectorySettings, Fact, FileEvent
 from ckpt_exporter.sources import poll
 from ckpt_exporter.sources.entry import Counts, Entry, Shared, WatchSettings
+from ckpt_exporter.sources.filestat import Births
 from ckpt_exporter.sources.inotify_calls import InotifyCalls
 
-HOUR_AGO = 3600
 Happening = Callable[[], object]
 
 
@@ -36,9 +36,18 @@ def one_inode(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return alike
 
 
-def told(root: Path, *between: Happening) -> list[tuple[Any, ...]]:
-    """Poll, let something happen, poll again: (event, old name, new name) of what is told after the first."""
-    now = SimpleNamespace(t=1000.0)
+class Now:
+    """A clock that stands until it is moved."""
+
+    t = 1000.0
+
+    def unix(self) -> float:
+        return 1_000_000.0 + self.t
+
+
+def polling(
+    root: Path, now: Now, facts: list[Fact], mountinfo: str = "/proc/self/mountinfo"
+) -> poll.PollEngine:
     shared = Shared(
         settings=WatchSettings(),
         clock=lambda: now.t,
@@ -46,9 +55,16 @@ def told(root: Path, *between: Happening) -> list[tuple[Any, ...]]:
         overwrite_position=lambda *_: None,
         calls=InotifyCalls(),
         counts=Counts(),
+        wall=now.unix,
+        mountinfo=mountinfo,
     )
-    facts: list[Fact] = []
-    engine = poll.PollEngine(Entry(DirectorySettings("d", str(root)), shared, facts.append), initial=True)
+    return poll.PollEngine(Entry(DirectorySettings("d", str(root)), shared, facts.append), initial=True)
+
+
+def told(root: Path, *between: Happening) -> list[tuple[Any, ...]]:
+    """Poll, let something happen, poll again: (event, old name, new name) of what is told after the first."""
+    now, facts = Now(), list[Fact]()
+    engine = polling(root, now, facts)
     engine.step()
     seen = len(facts)
     for happening in between:
@@ -64,7 +80,7 @@ def told(root: Path, *between: Happening) -> list[tuple[Any, ...]]:
 
 def old_file(path: Path, size: int = 10) -> None:
     path.write_bytes(b"x" * size)
-    os.utime(path, (path.stat().st_mtime - HOUR_AGO,) * 2)
+    os.utime(path, (1, 1))
 
 
 def test_inode_of_a_deleted_file_used_again_is_no_rename(
@@ -118,3 +134,32 @@ def test_renamed_file_with_a_time_set_by_a_tool_is_a_rename(tmp_path: Path) -> N
 
     events = told(tmp_path, lambda: (tmp_path / "model.pt").rename(tmp_path / "best.pt"))
     assert events == [("moved", "model.pt", "best.pt")]
+
+
+def test_save_on_a_network_file_system_that_is_polled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two files that grow for 10 s between looks, one a second, are one save, to two looks' distance."""
+    root, mountinfo = tmp_path / "root", tmp_path / "mountinfo"
+    root.mkdir()
+    mountinfo.write_text("21 1 0:21 / / rw - nfs4 server:/export rw\n")
+    monkeypatch.setattr(Births, "unix", lambda *_: None)  # NFS keeps none
+    now, facts, saves = Now(), list[Fact](), []
+    engine = polling(root, now, facts, str(mountinfo))
+    detector = SaveDetector(DirectorySettings("d", str(root)), DetectSettings())
+    for tenth in range(400):
+        now.t = 1000.0 + tenth / 10
+        if 23 <= tenth <= 123:  # from 2.3 s to 12.3 s
+            for name in ("model.pt", "optimizer.pt"):
+                with open(root / name, "ab") as file:
+                    file.write(b"x" * 100_000)
+                os.utime(root / name, (now.unix(), now.unix()))
+        if tenth % 10 == 0:
+            engine.step()
+            saves += [save for fact in facts for save in detector.feed(fact)] + detector.tick(now.t)
+            facts.clear()
+
+    (save,) = saves
+    assert (save.result, save.files, save.bytes) == ("complete", 2, 2 * 101 * 100_000)
+    assert save.duration_seconds == pytest.approx(10.0, abs=2.0)
+    assert engine.status().backend == "poll"
