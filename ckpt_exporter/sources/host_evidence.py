@@ -158,8 +158,9 @@ class HostEvidenceSource:
         gpus_of: Callable[[Iterable[int]], tuple[int, ...] | None],
         proc: str = "/proc",
         sys: str = "/sys",
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        self._emit, self._clock = emit, clock
+        self._emit, self._clock, self._look_seconds = emit, clock, look_seconds
         self._unexplained, self._pids_by_gpu, self._gpus_of = unexplained, pids_by_gpu, gpus_of
         self._proc, self._sys = proc, sys
         self._traffic = Traffic(clock, proc, sys)
@@ -205,7 +206,7 @@ class HostEvidenceSource:
                 self._look(gpus, run)
             number += bool(looks)
             cost = time.thread_time() - began
-            usual = LOOK_SECONDS if number <= QUICK_LOOKS else SLOW_LOOK_SECONDS
+            usual = self._look_seconds if number <= QUICK_LOOKS else SLOW_LOOK_SECONDS
             self._stopping.wait(max(usual, cost / COST_SHARE))
         self._traffic.going()
 
