@@ -42,6 +42,7 @@ from ckpt_exporter.model import (
 )
 from ckpt_exporter.recording import Recorder
 from ckpt_exporter.sources.backends import BACKENDS, present_backend
+from ckpt_exporter.sources.gpu_runs import GpuRuns
 from ckpt_exporter.sources.gpus import GpuSource
 from ckpt_exporter.sources.host_evidence import HostEvidenceSource
 from ckpt_exporter.sources.ownership import GpuOwners
@@ -113,6 +114,7 @@ class Exporter:
         self._gpu_backend, make_gpus = gpus or _configured_gpus(config)
         self._gpus = make_gpus(self.ledger.feed, self._is_saving) if make_gpus is not None else None
         owners = GpuOwners(self._gpu_processes, lambda: self._gpus is not None and self._gpus.mapping_known)
+        self._gpu_runs = GpuRuns(owners.runs)
         self._writers = WritersSource(self.ledger.feed, clock, owners.gpus_of)
         self._readers = ReadersSource(self.ledger.feed, clock)
         self._evidence = HostEvidenceSource(
@@ -174,6 +176,7 @@ class Exporter:
         if self._gpus is not None:
             self._evidence.start()
             self._gpus.start()
+            self._gpu_runs.start()
         elif self.config.gpu.backend == "auto":
             log_event(LOG, logging.INFO, "no accelerator found: saves are measured, bubbles are not")
         self._watch.start()
@@ -209,6 +212,7 @@ class Exporter:
         self._writers.stop()
         self._readers.stop()
         self._evidence.stop()
+        self._gpu_runs.stop()
         if self._gpus is not None:
             self._gpus.stop()
         self._storage.stop(timeout=0.2)
@@ -262,6 +266,7 @@ class Exporter:
             counters=self._watch.counters(),
             config=self._config_status,
             gpu_backend=self._gpu_status(),
+            gpu_runs=self._gpu_runs.by_gpu(),
             sources_healthy={"watch": self._watch.healthy, "storage": self._storage.healthy},
             history=self._history.status() if self._history is not None else None,
             recording=self._recording_status,

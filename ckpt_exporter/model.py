@@ -436,6 +436,15 @@ class GpuStatus:
     confident_seconds: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class GpuRun:
+    """The run whose processes hold a GPU, named as in ``Writers``; unknown parts are None."""
+
+    run: str | None
+    scheduler: str | None
+    run_id: str | None
+
+
 # --- storage
 
 
@@ -629,6 +638,7 @@ class Snapshot:
     config: ConfigStatus = field(default_factory=ConfigStatus)
     gpu_backend: GpuBackendStatus | None = None  # None: no GPU part
     gpus: tuple[GpuStatus, ...] = ()
+    gpu_runs: dict[int, GpuRun] = field(default_factory=dict)  # index -> run; unknown ones are left out
     sources_healthy: dict[str, bool] = field(default_factory=dict)
     history: HistoryStatus | None = None  # None: no history is kept
     recording: RecordingStatus | None = None  # None: nothing is recorded

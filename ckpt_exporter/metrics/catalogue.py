@@ -150,6 +150,9 @@ METRICS: tuple[Metric, ...] = (
            "1 while this GPU is read, 0 when it can't be read."),
     Metric("ckpt_gpu_info", "info", ("gpu", "uuid", "name", "driver"), "gpu",
            "Name and driver of a GPU, always 1; a simulated GPU says so in both."),
+    Metric("ckpt_gpu_run_info", "info", ("gpu", "uuid", "run", "scheduler", "run_id"), "gpu",
+           "The training run whose processes hold this GPU, always 1; a label is empty when unknown, the "
+           "series absent when no run is known, when several hold the GPU, and while it can't be read."),
     Metric("ckpt_gpu_backend_up", "gauge", ("backend",), "gpu",
            "1 while GPU readings arrive from this backend, else 0; absent without a GPU part. The backend "
            "simulated is no real device."),
