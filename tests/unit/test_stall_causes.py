@@ -142,7 +142,7 @@ def test_the_signs_are_told() -> None:
 
 
 def test_looks_are_weighted_by_what_lies_in_the_stretch() -> None:
-    """Of 60 bytes in 2 s half counts, of 90 in 3 s all: (30 + 90) / 4 s = 30; threads (4 + 3 x 0) / 4."""
+    """Of 60 bytes in 2 s half counts, of 90 in 3 s all: (30 + 90) / 4 s; of threads (1 x 4 + 3 x 0) / 4."""
     looks = [
         HostEvidence(101.0, 99.0, processes=2, read_bytes=60, waiting=4),
         HostEvidence(104.0, 101.0, processes=2, read_bytes=90, waiting=0),
@@ -233,7 +233,7 @@ def test_a_straggler_has_its_own_cause() -> None:
 
 
 def test_only_sure_causes_enter_the_confident_counter() -> None:
-    """Of two stalls only the one that the host speaks for is counted, of saves those of high quality."""
+    """Of two stalls of 20 s only the one that the host speaks for counts; of saves those of high quality."""
     outcome, _ = played(
         Stop((0,), 100.0, 120.0, "idle"),
         Stop((1,), 150.0, 170.0, "idle"),
