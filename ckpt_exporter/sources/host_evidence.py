@@ -81,6 +81,7 @@ class HostLooks:
         return replace(
             _with_processes(told, pairs, holders),
             waiting=now.threads.waiting,
+            worker_waiting=now.threads.worker_waiting,
             runnable=now.threads.runnable,
             io_wait_seconds=io_wait if self._counts_delays or io_wait > 0 else None,
         )

@@ -31,13 +31,14 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """How many threads were in uninterruptible sleep, and how many without a GPU ran or wanted to.
+    """How many threads were in uninterruptible sleep, and how many of those without a GPU.
 
-    ``delays`` are seconds that each thread, named by its id and start, has waited for I/O since it began;
-    they stay 0 where the kernel does not count them.
+    ``runnable``: how many of the latter ran or wanted to. ``delays`` are seconds that each thread, named by
+    its id and start, has waited for I/O since it began; they stay 0 where the kernel does not count them.
     """
 
     waiting: int
+    worker_waiting: int
     runnable: int
     delays: dict[tuple[int, int], float]
 
@@ -104,18 +105,19 @@ class RunProcesses:
 
     def threads(self, pids: Iterable[int]) -> Threads:
         """Look at the threads of some processes, at most at ``MAX_THREADS``."""
-        waiting = runnable = 0
+        waiting, by_workers = 0, {b"D": 0, b"R": 0}
         delays: dict[tuple[int, int], float] = {}
         for pid in pids:
             for thread in _threads(f"{self._proc}/{pid}/task"):
                 if len(delays) >= MAX_THREADS:
-                    return Threads(waiting, runnable, delays)
+                    return Threads(waiting, by_workers[b"D"], by_workers[b"R"], delays)
                 fields = _stat(f"{self._proc}/{pid}/task/{thread}/stat")
                 if len(fields) > 39:
                     waiting += fields[0] == b"D"
-                    runnable += fields[0] == b"R" and pid not in self._holders
+                    if pid not in self._holders and fields[0] in by_workers:
+                        by_workers[fields[0]] += 1
                     delays[thread, int(fields[19])] = int(fields[39]) / _TICKS
-        return Threads(waiting, runnable, delays)
+        return Threads(waiting, by_workers[b"D"], by_workers[b"R"], delays)
 
 
 def _stat(path: str) -> list[bytes]:

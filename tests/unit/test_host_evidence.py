@@ -89,7 +89,7 @@ def test_what_a_run_did_between_two_looks(host: Host) -> None:
     told = found.look((0, 1), {51})
     assert told == HostEvidence(
         1002.0, 1000.0, (0, 1), processes=3, unread=0, cpu_seconds=0.5, worker_cpu_seconds=0.4, waiting=1,
-        runnable=0, read_bytes=700, called_bytes=900, written_bytes=5,
+        worker_waiting=1, runnable=0, read_bytes=700, called_bytes=900, written_bytes=5,
     )  # fmt: skip
 
 
