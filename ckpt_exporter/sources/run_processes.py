@@ -10,8 +10,8 @@ from typing import Final
 from ckpt_exporter.sources.procfs import list_pids, read_bytes, read_process, read_transfers
 from ckpt_exporter.sources.runs import identify_run
 
-# Workers begin with an epoch; looking for them means reading a line of every process.
-SEARCH_SECONDS: Final = 15.0
+# Workers begin with an epoch, and GPUs wait for them; looking for them means reading a line of every process.
+SEARCH_SECONDS: Final = 3.0
 MAX_PROCESSES: Final = 512
 # A thread costs 25 us on a busy host; workers come first, and most of them have one thread at work.
 MAX_THREADS: Final = 192
@@ -50,26 +50,29 @@ class RunProcesses:
         self._clock, self._proc = clock, proc
         self._pids: tuple[int, ...] = ()
         self._holders: frozenset[int] = frozenset()
+        self._root: int | None = None
         self._search_at = float("-inf")
 
     def find(self, holders: Collection[int]) -> tuple[int, ...]:
         """Return the run's processes, those without a GPU first; ``holders`` hold its GPUs."""
         now = self._clock()
-        if frozenset(holders) != self._holders or now >= self._search_at:
-            self._holders, self._search_at = frozenset(holders), now + SEARCH_SECONDS
+        if frozenset(holders) != self._holders:
+            self._holders, self._search_at = frozenset(holders), now
+            self._root = identify_run(self._holders, proc=self._proc).root_pid
+        if now >= self._search_at:
+            self._search_at = now + SEARCH_SECONDS
             self._pids = self._search()
         return self._pids
 
     def _search(self) -> tuple[int, ...]:
         if not self._holders:
             return ()
-        root = identify_run(sorted(self._holders), proc=self._proc).root_pid
         children: dict[int, list[int]] = {}
         for pid in list_pids(self._proc):
             process = read_process(pid, self._proc)
             if process is not None and process.alive:
                 children.setdefault(process.parent, []).append(pid)
-        tops = [*self._holders, *([root] if root is not None and root > 1 else [])]
+        tops = [*self._holders, *([self._root] if self._root is not None and self._root > 1 else [])]
         children.pop(os.getpid(), None)  # what this program starts is no part of a run
         found = self._below(tops, children) - {os.getpid()}
         workers = sorted(found - self._holders)

@@ -32,12 +32,13 @@ from ckpt_exporter.sources.runs import identify_run
 
 WORK = {"util": 0.92, "mem_util": 0.6, "power_w": 549.0}
 IDLE = {"util": 0.0, "mem_util": 0.0, "power_w": 150.0}
-STALL_SECONDS = 6.0
+LOOKS = 5
 
-# What a data worker does: read past the page cache, prepare, or wait for something else.
+# What a data worker does once it is up: read past the page cache, prepare, or wait for something else.
 WORKERS = {
     "reads": """
 import mmap, os, sys, time
+print(flush=True)
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
 area = mmap.mmap(-1, 1 << 20)
 while True:
@@ -45,8 +46,8 @@ while True:
     while os.readv(fd, [area]):
         time.sleep(0.005)
 """,
-    "burns": "while True: pass",
-    "sleeps": "import time; time.sleep(600)",
+    "burns": "print(flush=True)\nwhile True: pass",
+    "sleeps": "import time; print(flush=True); time.sleep(600)",
 }
 # A rank holds a GPU and waits for its worker.
 RANK = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]], check=False)"
@@ -56,12 +57,14 @@ RANK = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[
 def rank(kind: str, data: Path) -> Iterator[int]:
     """Run a rank and its worker in a session of their own."""
     command = [sys.executable, "-c", RANK, WORKERS[kind], str(data)]
-    process = subprocess.Popen(command, start_new_session=True)
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE)
     try:
+        assert process.stdout is not None
+        process.stdout.readline()
         yield process.pid
     finally:
         os.killpg(process.pid, 9)
-        process.wait()
+        process.communicate()
 
 
 @pytest.fixture
@@ -104,9 +107,9 @@ def test_reading_burning_and_sleeping_workers_are_told_apart(data: Path) -> None
         )
         source.start()
         stack.callback(source.stop)
-        began = stand_still(ledger, len(kinds))
-        work(ledger, len(kinds), began + STALL_SECONDS, 20.0)
-    ledger.tick(began + 60.0)
+        began, ended = stand_still(ledger, len(kinds), facts)
+        feed(ledger, len(kinds), ended, ended + 20.0, WORK)
+    ledger.tick(ended + 60.0)
     told = {kinds[s.gpu]: (s.cause, s.confidence) for s in costs if isinstance(s, Stall)}
     looks = [fact for fact in facts if isinstance(fact, HostEvidence)]
     assert told == {
@@ -117,22 +120,26 @@ def test_reading_burning_and_sleeping_workers_are_told_apart(data: Path) -> None
     assert min(look.since for look in looks) >= began
 
 
-def work(ledger: Ledger, gpus: int, start: float, seconds: float) -> None:
-    """Feed readings of GPUs at work, two a second, without waiting for them."""
-    for i in range(int(2 * seconds)):
+def feed(ledger: Ledger, gpus: int, start: float, end: float, shown: dict[str, float]) -> None:
+    """Feed two readings a second, without waiting for their time."""
+    for i in range(round(2 * (end - start))):
         for gpu in range(gpus):
-            ledger.feed(GpuSample(start + i / 2, gpu, f"GPU-{gpu}", power_window_s=0.0, processes=1, **WORK))
+            ledger.feed(GpuSample(start + i / 2, gpu, f"GPU-{gpu}", power_window_s=0.0, processes=1, **shown))
 
 
-def stand_still(ledger: Ledger, gpus: int) -> float:
-    """Let GPUs have worked for a minute, and stand still from now on; return since when."""
+def stand_still(ledger: Ledger, gpus: int, facts: list[Fact]) -> tuple[float, float]:
+    """Let GPUs have worked for a minute, and stand still from now on until all were looked at a few times."""
     began = time.monotonic()
     infos = tuple(GpuInfo(gpu, f"GPU-{gpu}", limit_w=700.0) for gpu in range(gpus))
     ledger.feed(GpuSet(began - 60.0, infos))
-    work(ledger, gpus, began - 60.0, 60.0)
-    while time.monotonic() - began < STALL_SECONDS:
-        t = time.monotonic()
-        for gpu in range(gpus):
-            ledger.feed(GpuSample(t, gpu, f"GPU-{gpu}", power_window_s=0.0, processes=1, **IDLE))
-        time.sleep(0.2)  # readings come at their own pace
-    return began
+    feed(ledger, gpus, began - 60.0, began, WORK)
+    t = began
+    while sum(isinstance(fact, HostEvidence) for fact in facts) < LOOKS * gpus:
+        now = time.monotonic()
+        assert now < began + 60.0, "nobody looked"
+        if t < now + 1.0:  # readings have no gap, however long this process had to wait
+            feed(ledger, gpus, t, t + 0.5, IDLE)
+            t += 0.5
+        else:
+            time.sleep(0.1)
+    return began, t
