@@ -228,10 +228,10 @@ class HostEvidence:
     ``gpus`` are the indices of the run's GPUs. ``processes`` of it were there all the time, None where it is
     not known which are its; the I/O of ``unread`` of them may not be read. ``cpu_seconds`` they used, of
     these ``worker_cpu_seconds`` those without a GPU. At ``t``, ``waiting`` of their threads were in
-    uninterruptible sleep, and ``runnable`` of those without a GPU ran or wanted to. ``io_wait_seconds`` is
-    what the kernel counted, where it counts. ``read_bytes`` came from storage, ``called_bytes`` through read
-    calls of any kind. Pressures are seconds in which a task stood still, in the run's own group or on the
-    whole host. Network bytes are of real interfaces, both ways.
+    uninterruptible sleep; of those without a GPU ``worker_waiting`` were, and ``runnable`` ran or wanted to.
+    ``io_wait_seconds`` is what the kernel counted, where it counts. ``read_bytes`` came from storage,
+    ``called_bytes`` through read calls of any kind. Pressures are seconds in which a task stood still, in the
+    run's own group or on the whole host. Network bytes are of real interfaces, both ways.
     """
 
     t: float
@@ -242,6 +242,7 @@ class HostEvidence:
     cpu_seconds: float | None = None
     worker_cpu_seconds: float | None = None
     waiting: int | None = None
+    worker_waiting: int | None = None
     runnable: int | None = None
     io_wait_seconds: float | None = None
     read_bytes: int | None = None

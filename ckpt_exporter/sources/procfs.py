@@ -22,6 +22,9 @@ _MAX_BYTES = 8 * 1024 * 1024
 _MAX_ENVIRONMENT_BYTES = 512 * 1024
 _IO_LINES = re.compile(rb"^wchar: (\d+)$.*^write_bytes: (\d+)$", re.MULTILINE | re.DOTALL)
 _READ_LINES = re.compile(rb"^rchar: (\d+)$.*^wchar: (\d+)$.*^read_bytes: (\d+)$", re.MULTILINE | re.DOTALL)
+_TRANSFER_LINES = re.compile(
+    rb"^rchar: (\d+)$.*^read_bytes: (\d+)$.*^write_bytes: (\d+)$", re.MULTILINE | re.DOTALL
+)
 _RSS_LINE = re.compile(rb"^Rss: +(\d+) kB$", re.MULTILINE)
 _MAP_LINE = re.compile(
     rb"^[0-9a-f]+-[0-9a-f]+ .w.s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)$", re.MULTILINE
@@ -131,6 +134,12 @@ def read_reads(pid: int, proc: str) -> tuple[int, int, int] | None:
     ``rchar`` misses mapped and asynchronous reads, ``read_bytes`` what came from the page cache.
     """
     hit = _READ_LINES.search(read_bytes(f"{proc}/{pid}/io") or b"")
+    return (int(hit[1]), int(hit[2]), int(hit[3])) if hit else None
+
+
+def read_transfers(pid: int, proc: str) -> tuple[int, int, int] | None:
+    """Return the process's ``rchar``, ``read_bytes`` and ``write_bytes`` since its start."""
+    hit = _TRANSFER_LINES.search(read_bytes(f"{proc}/{pid}/io") or b"")
     return (int(hit[1]), int(hit[2]), int(hit[3])) if hit else None
 
 
