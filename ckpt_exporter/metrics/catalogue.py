@@ -179,6 +179,9 @@ METRICS: tuple[Metric, ...] = (
            "Directories below this one, itself included, that are watched or polled now."),
     Metric("ckpt_watch_limit_reached", "gauge", _DIR, "watch",
            "1 while a kernel limit on inotify watches leaves part of the tree to polling, else 0."),
+    Metric("ckpt_watch_truncated", "gauge", _DIR, "watch",
+           "1 while the tree has more directories than are followed (1,000,000): what lies in the others is"
+           " not seen, else 0. Polling follows all."),
     Metric("ckpt_watch_coverage_ratio", "gauge", _DIR, "watch",
            "Share (0 to 1) of the tree's directories that inotify covers; the rest is polled. Absent until"
            " known."),
