@@ -6,7 +6,7 @@ VENV := .venv
 FRAMEWORKS_VENV := .venv-frameworks
 DEPLOY_VENV := .venv-deploy
 
-.PHONY: run test lint unit test-frameworks test-deploy test-wheel wheel bundle generated lock bench tools clean
+.PHONY: run test lint unit test-frameworks test-deploy test-wheel wheel bundle generated lock audit bench tools clean
 
 run: $(VENV)/ready
 ifeq ($(WATCH),)
@@ -60,6 +60,12 @@ lock: $(DEPLOY_VENV)/ready
 		--no-header --extra auth -o deploy/docker/requirements.txt pyproject.toml
 	echo "hatchling>=1.24" | $(DEPLOY_VENV)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-header -o deploy/docker/requirements-build.txt -
+
+# Known vulnerabilities of the locked packages; needs the network. A package without a finding is silent.
+audit: $(DEPLOY_VENV)/ready
+	$(DEPLOY_VENV)/bin/python -m pip install --quiet pip-audit
+	$(DEPLOY_VENV)/bin/pip-audit --require-hashes --disable-pip --strict -r deploy/docker/requirements.txt
+	$(DEPLOY_VENV)/bin/pip-audit --require-hashes --disable-pip --strict -r deploy/docker/requirements-build.txt
 
 bench: $(VENV)/ready-dev
 	$(VENV)/bin/python -m benchmarks $(ARGS)

@@ -221,8 +221,9 @@ METRICS: tuple[Metric, ...] = (
            "Unix time of the last successful load of the web-config file; absent without such a file."),
     Metric("ckpt_web_rejected_total", "counter", ("reason",), "itself",
            "Requests and connections turned away, by reason: busy (too many requests in work), crowded "
-           "(closed for a newer connection), rate_limited, slow (request or reading took too long), tls "
-           "(the handshake failed), unauthorized (no or a wrong password)."),
+           "(closed for a newer connection), misdirected (another site's name asked of a loopback address), "
+           "rate_limited, slow (request or reading took too long), tls (the handshake failed), unauthorized "
+           "(no or a wrong password)."),
     Metric("ckpt_collector_success", "gauge", ("collector",), "scrape",
            "1 if this collector worked in this scrape; at 0 its metrics are left out of the scrape."),
     Metric("ckpt_collector_duration_seconds", "gauge", ("collector",), "scrape",
