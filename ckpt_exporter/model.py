@@ -480,7 +480,8 @@ class WatchStatus:
     """State of the watch of one directory. ``backend`` is ``inotify`` or ``poll``.
 
     ``watched_directories`` counts directories under watch (or polled); ``coverage`` is the share (0..1) of
-    the tree's directories that inotify covers; ``limit_reached``: a kernel limit keeps it below 1.
+    the tree's directories that inotify covers; ``limit_reached``: a kernel limit keeps it below 1;
+    ``truncated``: the tree has more directories than are followed at all.
     """
 
     directory: str
@@ -489,6 +490,7 @@ class WatchStatus:
     watched_directories: int = 0
     limit_reached: bool = False
     coverage: float = 1.0
+    truncated: bool = False
 
 
 # --- the snapshot

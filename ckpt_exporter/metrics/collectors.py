@@ -236,6 +236,7 @@ def _add_watch(name: str, status: WatchStatus | None, out: Families) -> None:
     out.add("ckpt_watch_up", watch.up, dir=name, backend=watch.backend)
     out.add("ckpt_watched_directories", watch.watched_directories, dir=name)
     out.add("ckpt_watch_limit_reached", watch.limit_reached, dir=name)
+    out.add("ckpt_watch_truncated", watch.truncated, dir=name)
     out.add("ckpt_watch_coverage_ratio", status.coverage if status else None, dir=name)
 
 

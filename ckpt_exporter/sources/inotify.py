@@ -140,6 +140,7 @@ class InotifyEngine:
             watched_directories=watched,
             limit_reached=missing > 0,
             coverage=watched / (watched + missing) if watched + missing else 1.0,
+            truncated=bool(self.trees.truncated),
         )
 
     # --- the loop ---------------------------------------------------------------------------------------

@@ -260,7 +260,15 @@ def sample_snapshot() -> Snapshot:
         ),
         config=ConfigStatus(successful=False, success_unix=1764466800.0),
         web=WebStatus(
-            {"busy": 0, "crowded": 1, "rate_limited": 0, "slow": 2, "tls": 3, "unauthorized": 4},
+            {
+                "busy": 0,
+                "crowded": 1,
+                "misdirected": 0,
+                "rate_limited": 0,
+                "slow": 2,
+                "tls": 3,
+                "unauthorized": 4,
+            },
             ConfigStatus(successful=True, success_unix=1764466900.0),
         ),
         gpu_backend=GPU_BACKEND,
