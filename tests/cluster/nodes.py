@@ -67,13 +67,15 @@ class Node:
             environment |= skewed(self.skew_seconds)
         command = ["nsenter", f"--net={self.netns}", sys.executable, "-m", "tests.cluster.exporter"]
         with open(self.place / "log", "ab") as log:
+            # A session of its own, as a service has: the kernel then shares the cores out fairly.
             self.process = subprocess.Popen(
-                [*command, json.dumps(told)], cwd=ROOT, env=environment, stdout=log, stderr=log
-            )
+                [*command, json.dumps(told)],
+                cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
 
     def wait_until_up(self) -> None:
         """Wait until the exporter answers."""
-        wait_until(self._answers, 60, what=f"exporter of node {self.number}")
+        wait_until(self._answers, 120, what=f"exporter of node {self.number}")
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{self.target}/-/ready", timeout=5):
