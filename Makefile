@@ -6,7 +6,7 @@ VENV := .venv
 FRAMEWORKS_VENV := .venv-frameworks
 DEPLOY_VENV := .venv-deploy
 
-.PHONY: run test lint unit test-frameworks test-deploy test-wheel wheel bundle generated lock bench tools clean
+.PHONY: run test lint unit test-frameworks test-deploy test-cluster test-wheel wheel bundle generated lock bench tools clean
 
 run: $(VENV)/ready
 ifeq ($(WATCH),)
@@ -36,6 +36,10 @@ test-frameworks: $(FRAMEWORKS_VENV)/ready
 # Dashboards, alerts and manifests against the real programs that read them: an environment of their own.
 test-deploy: $(DEPLOY_VENV)/ready tools
 	$(DEPLOY_VENV)/bin/python -m pytest tests/deploy
+
+# Thirty-two exporters in network namespaces, a job over eight of them and a real Prometheus: root, bindfs, ten minutes.
+test-cluster: $(VENV)/ready-dev
+	CKPT_TEST_CLUSTER=1 $(VENV)/bin/python -m pytest -s tests/cluster
 
 # The wheel and the source distribution that users install, and the smoke tests against the wheel.
 wheel: $(DEPLOY_VENV)/ready

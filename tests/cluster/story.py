@@ -87,9 +87,8 @@ ASKED = (
 FIGURES = (
     "quantile(0.5, avg_over_time(scrape_duration_seconds[4m]))",
     "max(max_over_time(scrape_duration_seconds[4m]))",
-    "prometheus_tsdb_head_series",
     "sum(scrape_samples_post_metric_relabeling)",
-    'sum(prometheus_rule_group_last_duration_seconds{rule_group=~".+ckpt-run.+"})',
+    'count({__name__=~".+:.+"})',
 )
 
 
