@@ -18,6 +18,7 @@ from ckpt_exporter.model import (
     GpuInfo,
     GpuSample,
     GpuSet,
+    HostEvidence,
     Progress,
     ReadEvent,
     Reading,
@@ -47,6 +48,7 @@ _KINDS: dict[str, type[Fact]] = {
     "gpu": GpuSample,
     "remote": RemoteFile,
     "looked": RemoteLook,
+    "host": HostEvidence,
 }
 
 

@@ -211,9 +211,16 @@ class Node:
 
 
 def checkpoint(
-    server: Server, name: str, begin: float, end: float, *, files: int = 3, staged: bool = False, size: int = 1 << 30
+    server: Server,
+    name: str,
+    begin: float,
+    end: float,
+    *,
+    files: int = 3,
+    staged: bool = False,
+    size: int = 1 << 30,
 ) -> list[Action]:
-    """Write a checkpoint of the transformers trainer: its files grow side by side, its state file commits it."""
+    """Write a checkpoint of the transformers trainer: its files grow together, its state file commits."""
     final = f"{ROOT}/{name}"
     path = f"{ROOT}/tmp-{name}" if staged else final
     actions: list[Action] = [(begin, lambda: server.mkdir(path))]

@@ -129,6 +129,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("ckpt_gpu_stall_seconds_total", "counter", ("gpu", "uuid", "cause"), "gpu",
            "GPU-seconds of lost activity by cause: checkpoint_save, checkpoint_load, data_loading, "
            "communication, other. The cause is an estimate, told from how the GPU and the files behaved."),
+    Metric("ckpt_gpu_stall_confident_seconds_total", "counter", ("gpu", "uuid", "cause"), "gpu",
+           "The part of ckpt_gpu_stall_seconds_total whose cause is of high confidence: more than the GPU's "
+           "own readings speak for it, nothing against it. Of checkpoint_save: bubbles of high quality."),
     Metric("ckpt_bubble_skipped_total", "counter", ("dir", "reason"), "bubble",
            "Saves without a bubble figure by reason: no_gpu; no_baseline (no steady state before the save); "
            "sampler_gap (readings are missing); low_quality (the readings can't carry a figure)."),

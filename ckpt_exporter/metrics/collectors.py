@@ -182,6 +182,8 @@ def _add_gpu_counters(status: GpuStatus, directories: list[str], out: Families) 
     for cause in STALL_CAUSES:
         stalled = status.stall_seconds.get(cause, 0.0)
         out.add("ckpt_gpu_stall_seconds_total", stalled, gpu=gpu, uuid=uuid, cause=cause)
+        sure = status.confident_seconds.get(cause, 0.0)
+        out.add("ckpt_gpu_stall_confident_seconds_total", sure, gpu=gpu, uuid=uuid, cause=cause)
 
 
 def _add_gpu_now(status: GpuStatus, out: Families) -> None:

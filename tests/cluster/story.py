@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.network import bridge
-from tests.cluster.nodes import FAKETIME, Job, Node, cpu_seconds, node_at, resident_bytes
+from tests.cluster.nodes import Job, Node, cpu_seconds, node_at, resident_bytes
 from tests.cluster.rules import shorten
 from tests.integration.daemon import wait_until
 from tests.integration.prometheus import Prometheus, running
@@ -29,10 +29,12 @@ SKEWS = {3: 137, 5: -95}
 SAVES = 10
 # Exporters that are started at once.
 AT_ONCE = 8
+# How long GPUs have to train before an exporter that has just started knows what they do in training.
+SETTLING_SECONDS = 14.0
 MIB = 1 << 20
 FIRST_SECONDS = 22.0
 CONFIG = """\
-global: {{scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 2s}}
+global: {{scrape_interval: 4s, scrape_timeout: 4s, evaluation_interval: 4s}}
 rule_files: [{rules}]
 scrape_configs:
   - job_name: ckpt-exporter
@@ -133,18 +135,17 @@ def directory_of(number: int) -> str:
 
 
 def _node(number: int, place: Path, backing: Path, directory: str) -> contextlib.AbstractContextManager[Node]:
-    skew = SKEWS.get(number, 0) if os.path.exists(FAKETIME) else 0
-    return node_at(number, place / f"node{number:02d}", backing, directory, skew)
+    return node_at(number, place / f"node{number:02d}", backing, directory, SKEWS.get(number, 0))
 
 
 def _jobs(nodes: Sequence[Node]) -> dict[str, Job]:
     jobs = {
-        BIG: Job("big", BIG, nodes[:8], 4 * MIB, 5.0, 24.0),
-        SMALL: Job("small", SMALL, nodes[8:12], 3 * MIB, 4.0, 25.0),
+        BIG: Job("big", BIG, nodes[:8], 4 * MIB, 5.0, 14.0),
+        SMALL: Job("small", SMALL, nodes[8:12], 3 * MIB, 4.0, 15.0),
     }
     for node in nodes[12:20]:
         jobs[str(7000 + node.number)] = Job(
-            node.directory, str(7000 + node.number), [node], 2 * MIB, 3.0, 26.0
+            node.directory, str(7000 + node.number), [node], 2 * MIB, 3.0, 16.0
         )
     return jobs
 
@@ -191,8 +192,10 @@ def _happen(told: Told, nodes: Sequence[Node], place: Path, server: Prometheus) 
     # All others in turn, between two saves of theirs: a restart takes seconds, and a job trains for longer.
     for job in told.jobs.values():
         for some in (job.nodes[:4], job.nodes[4:]):
-            with job.saving:
-                restart([node for node in some if node not in (nodes[6], nodes[12])])
+            others = [node for node in some if node not in (nodes[6], nodes[12])]
+            if others and job.saving.acquire(timeout=120):
+                restart(others)
+                threading.Timer(SETTLING_SECONDS, job.saving.release).start()
     for thread in threads:
         thread.join()
     # What was counted last is in the rules half a minute later.
@@ -216,6 +219,7 @@ def _report(told: Told, nodes: Sequence[Node], place: Path, server: Prometheus) 
         figures = {name: told.by_run(name).get(run_id) for name in ASKED if name.startswith("run:")}
         lines.append(
             f"{run_id} truth {job.lost_gpu_seconds:.1f} GPU-s {job.saves} saves {job.bytes} B: {figures}"
+            f" {[round(seconds, 1) for seconds in job.lost_by_save]}"
         )
     for name in ("run_cause:ckpt_gpu_stall_share:ratio1h", "instance_run:ckpt_bubble_share:ratio1h"):
         for one in told.series[name]:

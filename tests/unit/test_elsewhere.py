@@ -1,6 +1,8 @@
-"""Saves of other hosts: noticed by looks at a file server with a clock of its own, charged here, counted there."""
+"""Saves of other hosts: noticed by looks at a file server, charged here, counted there."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 
@@ -29,7 +31,7 @@ def local_file(name: str, begin: float, end: float, size: int) -> list[FileEvent
 
 @pytest.mark.parametrize("skew", [-300.0, 0.0, 1.5, 300.0])
 def test_a_dip_during_another_hosts_save_is_that_saves_bubble(skew: float) -> None:
-    """40 s without work on 2 GPUs while rank 0 saves elsewhere: a bubble of 40 s each, whatever the clocks."""
+    """2 GPUs without work for 40 s while rank 0 saves elsewhere: bubbles of 40 s, whatever the clocks."""
     server = Server(skew=skew)
     node = Node(server, checkpoint(server, "checkpoint-700", 151.0, 188.0), gpus((150.0, 190.0))).run(400.0)
     assert node.gpu_seconds == pytest.approx([40.0, 40.0], rel=0.03)
@@ -56,7 +58,7 @@ def test_clocks_that_agree_give_exact_times() -> None:
 
 
 def test_looks_that_come_late_still_charge_the_dip() -> None:
-    """With looks half a minute apart, a dip of 12 s between two of them waits for the next, and is the save's."""
+    """With looks half a minute apart, a dip of 12 s between two waits for the next, and is the save's."""
     server = Server(skew=-40.0)
     actions = checkpoint(server, "checkpoint-1", 152.0, 163.0)
     node = Node(server, actions, gpus((151.0, 163.5)), interval=30.0).run(400.0)
@@ -65,7 +67,7 @@ def test_looks_that_come_late_still_charge_the_dip() -> None:
 
 
 def test_a_dip_without_any_save_keeps_its_cause() -> None:
-    """A collective that waits while nobody saves is communication, told once the looks cannot speak against it."""
+    """A collective that waits while nobody saves is communication, told once no look can speak against it."""
     server = Server()
     node = Node(server, checkpoint(server, "checkpoint-1", 300.0, 310.0), gpus((150.0, 170.0))).run(400.0)
     assert node.gpu_seconds == pytest.approx([0.0, 0.0], abs=0.1)
@@ -73,7 +75,7 @@ def test_a_dip_without_any_save_keeps_its_cause() -> None:
 
 
 def test_a_save_of_two_hosts_is_one_save_and_its_dip_is_paid_once() -> None:
-    """Shards of this host end at 160, those of another at 186: one save here, charged to the end of the dip."""
+    """Shards of this host end at 160, of another at 186: one save here, charged to the end of the dip."""
     server = Server(skew=300.0)
     actions = checkpoint(server, "checkpoint-9", 151.0, 186.0)
     mine = local_file("checkpoint-9/model-mine.safetensors", 151.5, 160.0, 1 << 30)
@@ -111,7 +113,9 @@ def test_what_this_host_writes_is_no_other_hosts_save() -> None:
 def test_two_saves_of_other_hosts_at_once_share_the_dip() -> None:
     """Saves of 150..180 and 165..200, GPUs without work for 50 s: the two bubbles make 50 s, not 65."""
     server = Server()
-    actions = checkpoint(server, "checkpoint-1", 150.0, 180.0) + checkpoint(server, "checkpoint-2", 165.0, 200.0)
+    actions = checkpoint(server, "checkpoint-1", 150.0, 180.0) + checkpoint(
+        server, "checkpoint-2", 165.0, 200.0
+    )
     node = Node(server, actions, gpus((150.0, 200.0))).run(400.0)
     assert node.ledger.snapshot(400.0).directories[0].remote_saves == {
         "complete": 2, "incomplete": 0, "aborted": 0,
@@ -132,7 +136,7 @@ def test_a_staged_checkpoint_is_one_save_under_its_final_name(seconds: float) ->
 
 
 def test_files_overwritten_under_the_same_name_are_a_save_each() -> None:
-    """last.ckpt replaced by a rename twice, same size, is two saves; the same name without a change is none."""
+    """last.ckpt renamed into place three times, always of the same size, is three saves."""
     server = Server()
     actions = []
     for begin in (50.0, 150.0, 250.0):
@@ -149,7 +153,7 @@ def test_a_file_written_over_in_place_is_a_save() -> None:
     """An old last.ckpt that another host opens and writes anew, with no new name anywhere, is noticed."""
     server = Server()
     server.write(f"{ROOT}/last.ckpt", 1 << 30)
-    actions = [(150.0 + i, lambda i=i: server.write(f"{ROOT}/last.ckpt", i << 26)) for i in range(1, 17)]  # type: ignore[misc]
+    actions = [(150.0 + i, partial(server.write, f"{ROOT}/last.ckpt", i << 26)) for i in range(1, 17)]
     node = Node(server, actions).run(400.0)
     assert [save.result for save in node.remote] == ["complete"]
     assert node.remote[0].end == pytest.approx(166.0, abs=0.1)
@@ -187,7 +191,7 @@ def test_a_server_that_stops_to_answer_leaves_no_save_open_for_ever() -> None:
 
 
 def test_only_the_gpus_of_the_run_known_here_pay() -> None:
-    """A run that wrote here before holds GPU 0; another host's save costs GPU 1 nothing, though it stood too."""
+    """A run that wrote here before holds GPU 0: another host's save costs GPU 1 nothing, though it stood."""
     server = Server()
     profile = Profile(
         "one", 420.0, gpus=2, noise=Noise(), writers=(job((0,)),), stops=(Stop(TWO, 150.0, 180.0, "spin"),)
