@@ -38,10 +38,12 @@ from ckpt_exporter.model import (
     Save,
     Snapshot,
     Stall,
+    StorageStatus,
     WebStatus,
 )
 from ckpt_exporter.recording import Recorder
 from ckpt_exporter.sources.backends import BACKENDS, present_backend
+from ckpt_exporter.sources.elsewhere import ElsewhereSource
 from ckpt_exporter.sources.gpu_runs import GpuRuns
 from ckpt_exporter.sources.gpus import GpuSource
 from ckpt_exporter.sources.host_evidence import HostEvidenceSource
@@ -108,6 +110,7 @@ class Exporter:
             on_bubble=self._on_bubble,
             on_begin=self._on_begin,
             on_load=self._on_load,
+            on_remote_save=self._on_remote_save,
             on_low=self._on_low,
         )
         self._history = _history(config, self.ledger)
@@ -131,9 +134,10 @@ class Exporter:
             ignored=_is_ignored,
             overwrite_position=self._overwrite_position,
         )
+        self._elsewhere = ElsewhereSource(config.directories, config.detect, self.ledger.feed, clock=clock)
         self._storage = StorageSource(
             config.directories,
-            publish=self.ledger.set_storage,
+            publish=self._on_storage,
             emit=self.ledger.feed,
             clock=clock,
             saving=lambda name: self._watch.saving(name) or self.ledger.saving(name),
@@ -172,6 +176,7 @@ class Exporter:
             log_event(LOG, logging.INFO, message, reason=reason)
         self._writers.replace_directories(directory.name for directory in self.config.directories)
         self._readers.replace_directories(directory.name for directory in self.config.directories)
+        self._elsewhere.start()
         self._storage.start()
         if self._gpus is not None:
             self._evidence.start()
@@ -215,6 +220,7 @@ class Exporter:
         self._gpu_runs.stop()
         if self._gpus is not None:
             self._gpus.stop()
+        self._elsewhere.stop(timeout=0.2)
         self._storage.stop(timeout=0.2)
         self.ledger.finish(self._clock())
         if self._history is not None:
@@ -252,6 +258,7 @@ class Exporter:
         self._writers.replace_directories(directory.name for directory in config.directories)
         self._readers.replace_directories(directory.name for directory in config.directories)
         self._storage.replace_directories(config.directories)
+        self._elsewhere.update(config.directories, config.detect)
         self._watch.update(config.directories)
         self._config_status = _loaded(config, self._config_status, known=refused)
         if self._main_refused:
@@ -263,6 +270,7 @@ class Exporter:
         return replace(
             self.ledger.snapshot(self._clock(), timelines=timelines),
             watches=self._watch.statuses(),
+            elsewhere=self._elsewhere.statuses(),
             counters=self._watch.counters(),
             config=self._config_status,
             gpu_backend=self._gpu_status(),
@@ -338,6 +346,15 @@ class Exporter:
         if self._history is not None:
             self._history.add_save(save)
         log_save(save)
+
+    def _on_remote_save(self, save: Save) -> None:
+        if self._history is not None:
+            self._history.add_save(save)
+        log_save(save)
+
+    def _on_storage(self, status: StorageStatus) -> None:
+        self.ledger.set_storage(status)
+        self._elsewhere.note_mount(status)
 
     def _on_load(self, load: Load) -> None:
         if self._history is not None:

@@ -16,22 +16,32 @@ from typing import Literal, Union
 
 @dataclass(frozen=True, slots=True)
 class DirectorySettings:
-    """One configured directory: ``name`` is the ``dir`` label, ``path`` may hold ``*`` and ``**``."""
+    """One configured directory: ``name`` is the ``dir`` label, ``path`` may hold ``*`` and ``**``.
+
+    ``elsewhere`` says whether saves of other hosts are looked for: ``auto`` (where they can write), ``on``
+    or ``off``.
+    """
 
     name: str
     path: str
     layout: str = "auto"
     ignore: tuple[str, ...] = ()
+    elsewhere: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class DetectSettings:
-    """When a burst of writes is a save, and when it has ended (seconds, bytes)."""
+    """When a burst of writes is a save, and when it has ended (seconds, bytes).
+
+    The last two bound how often directories that other hosts write are looked at.
+    """
 
     quiet_seconds: float = 10.0
     min_bytes: int = 1024 * 1024
     stall_seconds: float = 60.0
     incomplete_seconds: float = 600.0
+    elsewhere_interval_seconds: float = 5.0
+    elsewhere_max_calls_per_second: float = 20.0
 
 
 # --- facts
@@ -109,6 +119,45 @@ class Writers:
     alive: bool = True
     paths: tuple[str, ...] = ()
     gpus: tuple[int, ...] | None = None
+
+
+RemoteEventKind = Literal["found", "changed", "same", "moved", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """What one look at a name in a shared directory told: the name and its ``stat``, never content.
+
+    The look was over at ``t``, and what differs from the look before it happened after ``since`` (None: there
+    was none before). ``same`` is a file that was as before. Times named ``_unix`` are the file server's
+    clock's: ``born`` where it tells, ``modified`` the last data change, ``changed`` the last change of all.
+    """
+
+    t: float
+    event: RemoteEventKind
+    path: str
+    directory: str
+    since: float | None = None
+    to: str | None = None
+    is_dir: bool = False
+    size: int | None = None
+    inode: str | None = None
+    born_unix: float | None = None
+    modified_unix: float | None = None
+    changed_unix: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLook:
+    """A round of looks at a shared directory is over: what other hosts did before ``since`` is told by now.
+
+    ``unix`` is this node's clock at ``t``.
+    """
+
+    t: float
+    directory: str
+    since: float
+    unix: float
 
 
 ReadEventKind = Literal["open", "close", "look"]
@@ -270,7 +319,18 @@ class WatchChange:
 
 
 Fact = Union[  # noqa: UP007 (a runtime alias on 3.10)
-    FileEvent, Progress, Writers, ReadEvent, Reading, Space, WatchChange, GpuSample, GpuSet, HostEvidence
+    FileEvent,
+    Progress,
+    Writers,
+    ReadEvent,
+    Reading,
+    Space,
+    WatchChange,
+    GpuSample,
+    GpuSet,
+    RemoteFile,
+    RemoteLook,
+    HostEvidence,
 ]
 
 # --- what the detector makes of them
@@ -296,7 +356,8 @@ class Save:
     detector waited. ``active_seconds`` is the time in which bytes flowed, ``flow`` its stretches.
     ``late`` marks files that arrived for a save already counted: their bytes and files add to the totals,
     but no save is counted twice. ``written_bytes`` were seen arriving, overwritten ones included; ``shards``
-    are the files that ended last, in that order, as many as are kept.
+    are the files that ended last, in that order, as many as are kept. ``elsewhere``: another host made it,
+    and counts it; here its times are known, and nothing else.
     """
 
     directory: str
@@ -320,6 +381,7 @@ class Save:
     late: bool = False
     written_bytes: int | None = None
     shards: tuple[Shard, ...] = ()
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +442,7 @@ class Bubble:
 
     ``gpu_seconds`` and ``drag_gpu_seconds`` are per GPU index; ``seconds`` is the mean over the
     run's GPUs and ``phases`` splits it; ``start`` and ``end`` are the dip's edges as the GPUs show them;
-    ``depth`` is the mean share of activity lost between them.
+    ``depth`` is the mean share of activity lost between them. ``elsewhere``: another host made the save.
     """
 
     directory: str
@@ -397,6 +459,7 @@ class Bubble:
     source: ActivitySource | None = None
     quality: Quality | None = None
     notes: tuple[str, ...] = ()
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,6 +556,15 @@ class WatchStatus:
     truncated: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ElsewhereStatus:
+    """Looks for other hosts' saves: whether they are answered, and calls made to the file server so far."""
+
+    directory: str
+    up: bool
+    calls: int = 0
+
+
 # --- the snapshot
 
 
@@ -570,6 +642,9 @@ class DirectorySnapshot:
     load_bytes: int = 0
     load_duration: Histogram | None = None  # seconds, one observation a load
     last_load: Load | None = None
+    remote_saves: dict[str, int] | None = None  # result -> count; None where none are looked for
+    last_remote_save: Save | None = None  # the last complete one that another host made
+    server_clock_offset_seconds: float | None = None  # file server's clock minus this node's
 
 
 @dataclass(frozen=True, slots=True)
@@ -637,6 +712,7 @@ class Snapshot:
     directories: tuple[DirectorySnapshot, ...]
     storage: tuple[StorageStatus, ...] = ()
     watches: tuple[WatchStatus, ...] = ()
+    elsewhere: tuple[ElsewhereStatus, ...] = ()
     counters: WatchCounters = field(default_factory=WatchCounters)
     config: ConfigStatus = field(default_factory=ConfigStatus)
     gpu_backend: GpuBackendStatus | None = None  # None: no GPU part

@@ -75,6 +75,11 @@ class SaveRecord:
     notes: tuple[str, ...] = ()
     shards: tuple[ShardRecord, ...] = ()
 
+    @property
+    def elsewhere(self) -> bool:
+        """True where another host made the save, and its own history has its bytes; here is what it cost."""
+        return "elsewhere" in self.notes
+
 
 @dataclass(frozen=True, slots=True)
 class GpuTimeRecord:

@@ -78,11 +78,11 @@ class TreeWatch(Watches):
             for name in list(below.files or ()):
                 self._active.drop(f"{path}/{name}")
                 if report:
-                    self._entry.file("deleted", f"{path}/{name}", t, found=True)
+                    self._entry.file("deleted", f"{path}/{name}", t, found=True, local=not self.remote)
             self.tree.discard(below)
             below.files = below.children = None
         if report:
-            self._entry.file("deleted", node.path, t, is_dir=True, found=True)
+            self._entry.file("deleted", node.path, t, is_dir=True, found=True, local=not self.remote)
 
     # --- scanning ---------------------------------------------------------------------------------------
 
@@ -366,7 +366,7 @@ class TreeWatch(Watches):
             if node.file(name) == known and not os.path.lexists(path):
                 self.tree.forget(node, name)
                 self._active.drop(path)
-                self._entry.file("deleted", path, t, found=True)
+                self._entry.file("deleted", path, t, found=True, local=not self.remote)
         for node in findings.gone:
             attached = node.parent is not None and node.parent.child(node.name) is node
             if attached and not os.path.isdir(node.path):
