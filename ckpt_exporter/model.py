@@ -136,9 +136,10 @@ class Reading:
     """How far one process is with one file that it holds open for reading or mapped.
 
     ``position`` is the descriptor's offset in bytes. ``mapped_bytes`` is what of the file's mapping the
-    process has touched, asked for once since that costs; from then on its ``resident_bytes`` of all files
-    tell. ``rchar``, ``wchar`` and ``read_bytes`` are the process's own counters over all its files. ``held``
-    is False once it has let go. ``direct``: the page cache is bypassed. None is unknown.
+    process has touched, asked for of a new one and once nothing grows any more; meanwhile its
+    ``resident_bytes`` of all files tell. ``rchar``, ``wchar`` and ``read_bytes`` are the process's own
+    counters over all its files. ``held`` is False once it has let go. ``direct``: the page cache is bypassed.
+    None is unknown.
     """
 
     t: float

@@ -59,10 +59,16 @@ class _Episode:
 
     @property
     def unfinished(self) -> bool:
-        """Tell whether a process still holds a file that it has not read to its end."""
+        """Tell whether a process still holds a file that it has not read to its end.
+
+        A mapping may be held for ever: it counts while the last look at it showed growth.
+        """
         if not self.visible:
             return any(file.holds > 0 for file in self.files.values())
-        return any(part.gone is None and not part.mapped and part.left > 0 for _, part in self.parts())
+        return any(
+            part.gone is None and part.left > 0 and (part.grew_last or not part.mapped)
+            for _, part in self.parts()
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,7 @@ class Reader:
     _called: int = 0
     _fetched: int = 0
     _resident: int | None = None
+    _reclaimed: bool = False  # the kernel took pages back: what is touched now is less than what was
 
     @property
     def cached_ratio(self) -> float | None:
@@ -181,6 +182,7 @@ class Reader:
         # What was unmapped is resident no more, and hides as much growth.
         before = None if self._resident is None else self._resident - sum(p.bytes for p in left if p.mapped)
         grown = _growth(before, now)
+        self._reclaimed = self._reclaimed or (before is not None and now is not None and now < before)
         self._resident = now
         exact = {r.path: r.mapped_bytes for r in readings if r.mapped_bytes is not None}
         for part in parts:
@@ -189,6 +191,8 @@ class Reader:
                 part.mapped = part.exact = True
                 part.advance(amount, t)
                 grown = max(0, grown - amount)
+                if not self._reclaimed:  # some of what grew was libraries, not this file
+                    part.bytes = min(part.size, exact[part.path])
         for part in sorted(parts, key=lambda part: part.opened, reverse=True):
             if part.path not in exact:
                 part.mapped = True

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ckpt_exporter.model import Reading
+from ckpt_exporter.sources.pagemap import touched_bytes
 from ckpt_exporter.sources.procfs import (
     list_pids,
     read_activity,
@@ -16,7 +17,6 @@ from ckpt_exporter.sources.procfs import (
     read_mapped,
     read_process,
     read_reads,
-    read_resident,
 )
 from ckpt_exporter.sources.runs import identify_run
 
@@ -44,8 +44,22 @@ class Held:
     """How one process holds one file."""
 
     position: int | None = None
-    mapped: bool = False
     direct: bool = False
+    ranges: tuple[tuple[int, int], ...] = ()  # of addresses, where it is mapped
+
+    @property
+    def mapped(self) -> bool:
+        """Tell whether the process reads through memory."""
+        return bool(self.ranges)
+
+
+@dataclass(slots=True)
+class _Pages:
+    """What of its mapped files a process has touched: the files, and its resident pages then and lately."""
+
+    files: frozenset[str]
+    counted: int | None
+    last: int | None
 
 
 def _reads(now: tuple[int, int, int], before: tuple[int, int, int]) -> bool:
@@ -95,7 +109,7 @@ class ReaderSearch:
         self._fruitless = 0
         self._search_at = float("-inf")
         self._commands: dict[int, tuple[str, str | None]] = {}
-        self._mapped: dict[int, set[str]] = {}
+        self._pages: dict[int, _Pages] = {}
         self.look_cost_seconds = 0.0  # of the last look at the known readers, without searching for others
         self.held: dict[int, dict[str, int]] = {}  # pid -> path -> size at the last look
 
@@ -116,6 +130,18 @@ class ReaderSearch:
             self._fruitless = 0 if self.held else self._fruitless + 1
             self._search_at = self._clock() + (self._cost_clock() - began) / SEARCH_SHARE
         return readings
+
+    def forget(self, path: str) -> None:
+        """Look at no reader of a file any more."""
+        for pid in [pid for pid, paths in self.held.items() if path in paths]:
+            self.held[pid].pop(path)
+            self._pages.pop(pid, None)
+
+    def forget_all(self) -> None:
+        """Look at no reader any more."""
+        self.held.clear()
+        self._pages.clear()
+        self._commands.clear()
 
     def _candidates(self) -> set[int]:
         """Return the processes that may be readers: all if there are few, or those that read just now."""
@@ -150,7 +176,7 @@ class ReaderSearch:
         t = self._clock()
         rchar, wchar, stored = read_reads(pid, self._proc) or (None, None, None)
         resident = read_file_pages(pid, self._proc)
-        touched = self._touched(pid, held, files, wanted)
+        touched = self._touched(pid, held, resident)
         command, run = self._identity(pid)
         self.held[pid] = {path: files[path][1] for path in held}
         if not held:
@@ -200,29 +226,31 @@ class ReaderSearch:
                 if before is None or (how.position or 0) > (before.position or 0):
                     held[path] = how
         by_inode = {inode: path for (_, inode), path in wanted.ids.items()}
-        for inode in read_mapped(pid, wanted.encoded, self._proc):
+        for inode, ranges in read_mapped(pid, wanted.encoded, self._proc).items():
             if (mapped := by_inode.get(inode)) is not None:
-                held[mapped] = replace(held.get(mapped, Held()), mapped=True)
+                held[mapped] = replace(held.get(mapped, Held()), ranges=tuple(ranges))
         return held
 
-    def _touched(
-        self,
-        pid: int,
-        held: Mapping[str, Held],
-        files: Mapping[str, tuple[FileId, int]],
-        wanted: _Wanted,
-    ) -> dict[str, int]:
-        """Return what the process has touched of files that it was not seen to map before."""
-        mapped = {path for path, how in held.items() if how.mapped}
-        new = mapped - self._mapped.get(pid, set())
+    def _touched(self, pid: int, held: Mapping[str, Held], resident: int | None) -> dict[str, int]:
+        """Return what the process has touched of its mapped files.
+
+        Asked for new ones, and of all once the process touches no more: what it touched meanwhile may have
+        been its own libraries.
+        """
+        mapped = frozenset(path for path, how in held.items() if how.mapped)
+        known = self._pages.get(pid)
         if not mapped:
-            self._mapped.pop(pid, None)
+            self._pages.pop(pid, None)
             return {}
-        self._mapped[pid] = mapped
-        if not new:
-            return {}
-        resident = read_resident(pid, wanted.encoded, self._proc)
-        return {path: resident.get(files[path][0][1], 0) for path in new}
+        if known is None:
+            known = self._pages[pid] = _Pages(frozenset(), None, None)
+        settled = resident == known.last and resident != known.counted
+        asked = mapped if settled else mapped - known.files
+        if mapped <= asked:
+            known.counted = resident
+        known.files, known.last = mapped, resident
+        counts = {path: touched_bytes(pid, held[path].ranges, self._proc) for path in sorted(asked)}
+        return {path: count for path, count in counts.items() if count is not None}
 
     def _descriptor(self, pid: int, fd: int, wanted: _Wanted) -> tuple[str, Held] | None:
         link = f"{self._proc}/{pid}/fd/{fd}"

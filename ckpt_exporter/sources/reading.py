@@ -189,11 +189,10 @@ class DirectoryReaders:
                 limit = SILENT_SECONDS if path in held or not self._visible else UNHELD_SECONDS
                 if now - file.last > limit:
                     del self._files[path]
-                    for pid in [pid for pid, paths in self._search.held.items() if path in paths]:
-                        self._search.held[pid].pop(path, None)
+                    self._search.forget(path)
             if not self._files:
                 self._shown.clear()
-                self._search.held.clear()
+                self._search.forget_all()
                 return None
         if not news and now - self._last_open() > UNHELD_SECONDS:
             return SLOW_SECONDS
