@@ -102,6 +102,10 @@ class LoadRecord:
     readers: int | None = None
     cached_ratio: float | None = None
     notes: tuple[str, ...] = ()
+    mountpoint: str | None = None
+    device: str | None = None
+    fstype: str | None = None
+    transport: str | None = None
 
     @property
     def bandwidth(self) -> float | None:
