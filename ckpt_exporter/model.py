@@ -160,6 +160,17 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadGpus:
+    """The GPUs of the run that loaded: of the load of ``path`` that ended at ``end``."""
+
+    t: float
+    directory: str
+    path: str
+    end: float
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Space:
     """Free and total bytes of the file system below a directory; 0 ``available`` means full."""
 
@@ -235,7 +246,7 @@ class WatchChange:
 
 
 Fact = Union[  # noqa: UP007 (a runtime alias on 3.10)
-    FileEvent, Progress, Writers, ReadEvent, Reading, Space, WatchChange, GpuSample, GpuSet
+    FileEvent, Progress, Writers, ReadEvent, Reading, LoadGpus, Space, WatchChange, GpuSample, GpuSet
 ]
 
 # --- what the detector makes of them
@@ -311,7 +322,8 @@ class Load:
     ``duration_seconds`` = ``end`` - ``start``, without the quiet time the detector waited. ``readers`` is
     the highest number of processes that read the same file, None where processes can't be seen.
     ``cached_ratio`` is the share (0..1) of the bytes that was in the page cache before. ``bandwidth`` is
-    bytes per second as the readers saw it, page cache included. Unknown values are None.
+    bytes per second as the readers saw it, page cache included. ``first_gpu_work`` is when the GPUs of the
+    run that loaded first worked after ``end``. Unknown values are None.
     """
 
     directory: str
@@ -329,6 +341,12 @@ class Load:
     run: str | None = None
     cached_ratio: float | None = None
     notes: tuple[str, ...] = ()
+    first_gpu_work: float | None = None
+
+    @property
+    def cold_start_seconds(self) -> float | None:
+        """The time from the first open to the first work of the GPUs; None while not known."""
+        return None if self.first_gpu_work is None else self.first_gpu_work - self.start
 
 
 ActivitySource = Literal["gpm", "power", "power_utilization", "utilization"]
