@@ -141,10 +141,10 @@ def read_activity(pid: int, proc: str) -> tuple[int, int, int] | None:
     return reads[0], reads[2], int(fields[7]) + int(fields[9])
 
 
-def read_file_pages(pid: int, proc: str) -> int | None:
-    """Return the bytes of mapped files, of all of them together, that are resident in a process."""
+def read_memory(pid: int, proc: str) -> tuple[int, int] | None:
+    """Return a process's bytes of addresses, and the resident ones of its mapped files, all together."""
     fields = (read_bytes(f"{proc}/{pid}/statm") or b"").split()
-    return int(fields[2]) * _PAGE_BYTES if len(fields) > 2 else None
+    return (int(fields[0]) * _PAGE_BYTES, int(fields[2]) * _PAGE_BYTES) if len(fields) > 2 else None
 
 
 def read_mapped(pid: int, names: Collection[bytes], proc: str) -> dict[int, list[tuple[int, int]]]:

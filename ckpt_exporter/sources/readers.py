@@ -13,8 +13,8 @@ from ckpt_exporter.sources.procfs import (
     list_pids,
     read_activity,
     read_descriptor,
-    read_file_pages,
     read_mapped,
+    read_memory,
     read_process,
     read_reads,
 )
@@ -29,6 +29,9 @@ GROWTH_BYTES = 64 * 1024
 GROWTH_FAULTS = 16
 # Searching for readers may take this share of the time (of one processor).
 SEARCH_SHARE = 0.05
+# The first search after a file was opened looks at the descriptors of one process after the other, the newest
+# first, for so long (of processor time): a short load is over before counters could be compared.
+FIRST_SEARCH_SECONDS = 0.05
 # After so many searches without one, every process is looked at: who reads a mapped file from the page cache
 # has no I/O counted.
 FRUITLESS_SEARCHES = 2
@@ -37,6 +40,7 @@ MAX_READERS = 256
 _HOST_NAMESPACE = "pid:[4026531836]"
 
 FileId = tuple[int, int]
+_Mapped = dict[int, list[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,26 +114,50 @@ class ReaderSearch:
         self._search_at = float("-inf")
         self._commands: dict[int, tuple[str, str | None]] = {}
         self._pages: dict[int, _Pages] = {}
+        self._maps: dict[int, tuple[int | None, _Mapped]] = {}
+        self._idle = True
         self.look_cost_seconds = 0.0  # of the last look at the known readers, without searching for others
         self.held: dict[int, dict[str, int]] = {}  # pid -> path -> size at the last look
 
-    def look(self, files: Mapping[str, tuple[FileId, int]], *, search: bool) -> list[Reading]:
-        """Return what the known readers, and with ``search`` others, hold of ``files`` (path -> id, size)."""
+    def look(
+        self, files: Mapping[str, tuple[FileId, int]], *, search: bool, opened: bool = False
+    ) -> list[Reading]:
+        """Return what the known readers, and with ``search`` others, hold of ``files`` (path -> id, size).
+
+        ``opened``: one of them was opened since the last look.
+        """
         wanted = _Wanted(
             frozenset(path.rpartition("/")[2] for path in files),
             {file_id: path for path, (file_id, _) in files.items()},
         )
+        if opened:
+            self._maps.clear()  # what is opened may be mapped where something else was
         began = self._cost_clock()
         known = set(self.held)
         readings = [reading for pid in sorted(known) for reading in self._look_at(pid, files, wanted)]
         self.look_cost_seconds = self._cost_clock() - began
         if search and files and self._clock() >= self._search_at:
             began = self._cost_clock()
-            for pid in sorted(self._candidates() - known):
+            first, self._idle = self._idle and not known, False
+            found = self._holders(wanted) if first else set()
+            for pid in sorted(found or self._candidates() - known):
                 readings += self._look_at(pid, files, wanted)
             self._fruitless = 0 if self.held else self._fruitless + 1
-            self._search_at = self._clock() + (self._cost_clock() - began) / SEARCH_SHARE
+            # A reader that was found may be one of many: the others are looked for at once.
+            cost_seconds = self._cost_clock() - began
+            self._search_at = self._clock() + (0.0 if found else cost_seconds / SEARCH_SHARE)
         return readings
+
+    def _holders(self, wanted: _Wanted) -> set[int]:
+        """Return the processes that hold one of the files open, as many as are met in time."""
+        until = self._cost_clock() + FIRST_SEARCH_SECONDS
+        found: set[int] = set()
+        for pid in sorted(self._processes(), reverse=True):
+            if self._cost_clock() > until:
+                break
+            if self._open_by(pid, wanted):
+                found.add(pid)
+        return found
 
     def forget(self, path: str) -> None:
         """Look at no reader of a file any more."""
@@ -139,8 +167,10 @@ class ReaderSearch:
 
     def forget_all(self) -> None:
         """Look at no reader any more."""
+        self._idle = True
         self.held.clear()
         self._pages.clear()
+        self._maps.clear()
         self._commands.clear()
 
     def _candidates(self) -> set[int]:
@@ -170,18 +200,20 @@ class ReaderSearch:
 
     def _look_at(self, pid: int, files: Mapping[str, tuple[FileId, int]], wanted: _Wanted) -> list[Reading]:
         before = self.held.get(pid, {})
-        held = self._held_by(pid, wanted)
+        memory = read_memory(pid, self._proc)
+        held = self._held_by(pid, wanted, memory[0] if memory else None)
         if not held and not before:
             return []
         t = self._clock()
         rchar, wchar, stored = read_reads(pid, self._proc) or (None, None, None)
-        resident = read_file_pages(pid, self._proc)
+        resident = memory[1] if memory else None
         touched = self._touched(pid, held, resident)
         command, run = self._identity(pid)
         self.held[pid] = {path: files[path][1] for path in held}
         if not held:
             del self.held[pid]
             self._commands.pop(pid, None)
+            self._maps.pop(pid, None)
         # In the order of opening, as far as that shows: what was let go of was read before.
         listed = [*((path, None) for path in before.keys() - held.keys()), *held.items()]
         return [
@@ -212,7 +244,24 @@ class ReaderSearch:
             self._commands[pid] = (process.command if process else "", run)
         return self._commands[pid]
 
-    def _held_by(self, pid: int, wanted: _Wanted) -> dict[str, Held]:
+    def _held_by(self, pid: int, wanted: _Wanted, size: int | None) -> dict[str, Held]:
+        held = self._open_by(pid, wanted)
+        by_inode = {inode: path for (_, inode), path in wanted.ids.items()}
+        for inode, ranges in self._mapped_by(pid, wanted, size).items():
+            if (mapped := by_inode.get(inode)) is not None:
+                held[mapped] = replace(held.get(mapped, Held()), ranges=tuple(ranges))
+        return held
+
+    def _mapped_by(self, pid: int, wanted: _Wanted, size: int | None) -> _Mapped:
+        """Return where a known reader has mapped files; asked again when its size shows that this changed."""
+        known = self._maps.get(pid)
+        if known is None or known[0] != size:
+            known = (size, read_mapped(pid, wanted.encoded, self._proc))
+            if pid in self.held:
+                self._maps[pid] = known
+        return known[1]
+
+    def _open_by(self, pid: int, wanted: _Wanted) -> dict[str, Held]:
         try:
             descriptors = os.listdir(f"{self._proc}/{pid}/fd")
         except OSError:
@@ -225,10 +274,6 @@ class ReaderSearch:
                 before = held.get(path)
                 if before is None or (how.position or 0) > (before.position or 0):
                     held[path] = how
-        by_inode = {inode: path for (_, inode), path in wanted.ids.items()}
-        for inode, ranges in read_mapped(pid, wanted.encoded, self._proc).items():
-            if (mapped := by_inode.get(inode)) is not None:
-                held[mapped] = replace(held.get(mapped, Held()), ranges=tuple(ranges))
         return held
 
     def _touched(self, pid: int, held: Mapping[str, Held], resident: int | None) -> dict[str, int]:

@@ -62,7 +62,8 @@ def test_work_is_told_from_waiting_and_copying(counters: bool) -> None:
     shown = {
         name: works(sample(0.0, levels, counters=counters), None)
         for name, levels in (
-            ("idle", IDLE), ("loading", LOADING), ("writing", WRITING), ("spin", SPINNING), ("train", TRAINING),
+            ("idle", IDLE), ("loading", LOADING), ("writing", WRITING), ("spin", SPINNING),
+            ("train", TRAINING),
         )
     }  # fmt: skip
     assert shown == {"idle": False, "loading": False, "writing": False, "spin": False, "train": True}
