@@ -106,6 +106,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("ckpt_last_load_cached_ratio", "gauge", _DIR, "loads",
            "Share (0 to 1) of the bytes of the last load that was in the page cache before it: that part "
            "says nothing of the storage. Absent when unknown."),
+    Metric("ckpt_last_load_cold_start_seconds", "gauge", _DIR, "loads",
+           "Seconds from the first open of the last load to the first work of the GPUs of the run that "
+           "loaded, seen after its last byte; as exact as the GPUs are sampled. Absent when unknown."),
     # --- GPU and bubble -----------------------------------------------------------------------------------
     Metric("ckpt_gpu_bubble_seconds_total", "counter", ("dir", "gpu", "uuid"), "gpu",
            "GPU-seconds that saves of this directory cost this GPU: the integral of 1 - activity over each "

@@ -116,6 +116,7 @@ def _add_last_load(name: str, load: Load | None, out: Families) -> None:
     out.add("ckpt_last_load_duration_seconds", load.duration_seconds, dir=name)
     out.add("ckpt_last_load_bytes", load.bytes, dir=name)
     out.add("ckpt_last_load_cached_ratio", load.cached_ratio, dir=name)
+    out.add("ckpt_last_load_cold_start_seconds", load.cold_start_seconds, dir=name)
 
 
 def collect_bubble(snapshot: Snapshot, out: Families) -> None:
