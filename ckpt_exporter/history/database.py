@@ -100,14 +100,12 @@ class HistoryDatabase:
             self._connection = sqlite3.connect(
                 _uri(path, "rw"), uri=True, timeout=busy_seconds, isolation_level=None
             )
-        try:
-            with translated(path):
-                self._connection.row_factory = sqlite3.Row
-                self._prepare(wal=wal, created=created)
-                self._inode = _inode(path)
-        except BaseException:
-            self._connection.close()
-            raise
+        with contextlib.ExitStack() as unless_open, translated(path):
+            unless_open.callback(self._connection.close)
+            self._connection.row_factory = sqlite3.Row
+            self._prepare(wal=wal, created=created)
+            self._inode = _inode(path)
+            unless_open.pop_all()
 
     def _prepare(self, *, wal: bool, created: bool) -> None:
         execute = self._connection.execute
@@ -128,15 +126,8 @@ class HistoryDatabase:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit what is done inside as a whole, or nothing of it."""
-        with translated(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._connection.execute("ROLLBACK")
-                raise
+        with translated(self.path), _transaction(self._connection):
+            yield
 
     def add_save(self, record: SaveRecord) -> None:
         """Add one save."""
@@ -257,8 +248,7 @@ class HistoryDatabase:
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> None:
     """Bring a file to the current version, all of the way or not at all."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _transaction(connection):
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         for statements in migrations[version:]:
             for statement in statements:
@@ -266,11 +256,19 @@ def migrate(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], .
         if version < len(migrations):
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {len(migrations)}")
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Commit what is done inside; whatever ends it early, nothing of it stays."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
         connection.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
+    finally:
+        if connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
 
 
 def check_identity(connection: sqlite3.Connection, path: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from dataclasses import dataclass
@@ -172,11 +173,10 @@ def _connect(path: str, state: _State) -> tuple[sqlite3.Connection, tuple[str, .
 
 def _opened(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
-    try:
+    with contextlib.ExitStack() as unless_read:
+        unless_read.callback(connection.close)
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except BaseException:
-        connection.close()
-        raise
+        unless_read.pop_all()
     return connection
 
 
