@@ -23,11 +23,12 @@ lint: $(VENV)/ready-dev
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-# Pure tests, and those that ask a Prometheus, share the cores; those with real files, processes and clocks run alone.
+# All tests share the cores, but those that measure times on this machine or change one of its settings.
 unit: $(VENV)/ready-dev
 	$(VENV)/bin/python -m pytest -n logical --dist worksteal tests/property tests/unit tests/replay
 	$(VENV)/bin/python -m pytest -n logical --dist loadfile tests/prometheus
-	$(VENV)/bin/python -m pytest tests/integration
+	$(VENV)/bin/python -m pytest -n $$(($$(nproc) + 1)) --dist loadfile -m "not alone" tests/integration
+	$(VENV)/bin/python -m pytest -m alone tests/integration
 
 # Real training frameworks are large: an environment of their own.
 test-frameworks: $(FRAMEWORKS_VENV)/ready

@@ -19,7 +19,7 @@ from ckpt_exporter.detect.places import fixed_prefix, relative_to
 from ckpt_exporter.errors import CkptExporterError
 from ckpt_exporter.history.place import why_unusable
 from ckpt_exporter.history.recorder import HistoryRecorder, Place
-from ckpt_exporter.journal import log_bubble, log_load, log_save
+from ckpt_exporter.journal import log_bubble, log_load, log_save, log_stall
 from ckpt_exporter.ledger import Ledger
 from ckpt_exporter.logs import log_event
 from ckpt_exporter.metrics.registry import build_registry
@@ -42,7 +42,9 @@ from ckpt_exporter.model import (
 )
 from ckpt_exporter.recording import Recorder
 from ckpt_exporter.sources.backends import BACKENDS, present_backend
+from ckpt_exporter.sources.gpu_runs import GpuRuns
 from ckpt_exporter.sources.gpus import GpuSource
+from ckpt_exporter.sources.host_evidence import HostEvidenceSource
 from ckpt_exporter.sources.ownership import GpuOwners
 from ckpt_exporter.sources.reading import ReadersSource
 from ckpt_exporter.sources.sampler import SampledGpus, SamplerSettings
@@ -106,13 +108,22 @@ class Exporter:
             on_bubble=self._on_bubble,
             on_begin=self._on_begin,
             on_load=self._on_load,
+            on_low=self._on_low,
         )
         self._history = _history(config, self.ledger)
         self._gpu_backend, make_gpus = gpus or _configured_gpus(config)
         self._gpus = make_gpus(self.ledger.feed, self._is_saving) if make_gpus is not None else None
         owners = GpuOwners(self._gpu_processes, lambda: self._gpus is not None and self._gpus.mapping_known)
+        self._gpu_runs = GpuRuns(owners.runs)
         self._writers = WritersSource(self.ledger.feed, clock, owners.gpus_of)
         self._readers = ReadersSource(self.ledger.feed, clock)
+        self._evidence = HostEvidenceSource(
+            self.ledger.feed,
+            clock,
+            unexplained=lambda: self.ledger.unexplained(clock()),
+            pids_by_gpu=lambda: self._gpu_processes() if self._gpus and self._gpus.mapping_known else {},
+            gpus_of=owners.gpus_of,
+        )
         self._watch = WatchSource(
             config.directories,
             self._emit,
@@ -163,7 +174,9 @@ class Exporter:
         self._readers.replace_directories(directory.name for directory in self.config.directories)
         self._storage.start()
         if self._gpus is not None:
+            self._evidence.start()
             self._gpus.start()
+            self._gpu_runs.start()
         elif self.config.gpu.backend == "auto":
             log_event(LOG, logging.INFO, "no accelerator found: saves are measured, bubbles are not")
         self._watch.start()
@@ -198,6 +211,8 @@ class Exporter:
         self._watch.stop()
         self._writers.stop()
         self._readers.stop()
+        self._evidence.stop()
+        self._gpu_runs.stop()
         if self._gpus is not None:
             self._gpus.stop()
         self._storage.stop(timeout=0.2)
@@ -251,6 +266,7 @@ class Exporter:
             counters=self._watch.counters(),
             config=self._config_status,
             gpu_backend=self._gpu_status(),
+            gpu_runs=self._gpu_runs.by_gpu(),
             sources_healthy={"watch": self._watch.healthy, "storage": self._storage.healthy},
             history=self._history.status() if self._history is not None else None,
             recording=self._recording_status,
@@ -294,6 +310,9 @@ class Exporter:
         self._wake()
         self._storage.wake()
 
+    def _on_low(self) -> None:
+        self._evidence.wake()
+
     def _emit(self, fact: Fact) -> None:
         if isinstance(fact, ReadEvent):
             self._emit_read(fact)
@@ -329,6 +348,7 @@ class Exporter:
         if not isinstance(cost, Bubble):
             if self._history is not None:
                 self._history.add_stall(cost)
+            log_stall(cost)
             return
         if self._history is not None:
             self._history.add_bubble(cost)

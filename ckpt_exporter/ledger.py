@@ -24,6 +24,7 @@ from ckpt_exporter.model import (
     GpuSet,
     GpuStatus,
     Histogram,
+    HostEvidence,
     Load,
     Mount,
     Progress,
@@ -185,7 +186,8 @@ class Ledger:
     ``on_save`` is called outside the lock for every finished save; ``on_fact`` (the recorder) inside it, so
     that a recording has the order in which facts were judged; ``on_begin`` outside it when the first save
     begins after none was open, so that who sleeps meanwhile can wake up. ``unix_minus_t`` turns monotonic
-    times into Unix seconds. ``on_load`` is called outside the lock for every finished load.
+    times into Unix seconds. ``on_load`` is called outside the lock for every finished load, ``on_low`` inside
+    it (it only wakes someone) when a GPU begins to work little after all of them worked.
     """
 
     def __init__(
@@ -199,6 +201,7 @@ class Ledger:
         on_bubble: Callable[[Bubble | Stall], None] | None = None,
         on_begin: Callable[[], None] | None = None,
         on_load: Callable[[Load], None] | None = None,
+        on_low: Callable[[], None] | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._detect = detect
@@ -211,6 +214,8 @@ class Ledger:
         self._on_bubble = on_bubble
         self._on_begin = on_begin
         self._on_load = on_load
+        self._on_low = on_low
+        self._was_low = False
         self._loads: list[Load] = []
         self._saving = False
         self._bubbles = BubbleDetector()
@@ -225,6 +230,7 @@ class Ledger:
             ticks = fact.t >= self._last_tick + TICK_SECONDS
             if not ticks and isinstance(fact, GpuSample):
                 self._bubbles.feed(fact)  # most facts are these, and between two ticks nothing comes of one
+                self._note_low()
                 return
             saves = self._tick(fact.t) if ticks else []
             saves += self._route(fact)
@@ -233,6 +239,7 @@ class Ledger:
             # Progress comes without an event only where a save was open before the exporter started.
             begins = not self._saving and isinstance(fact, (FileEvent, Progress)) and self._is_saving()
             self._saving = self._saving or begins
+            self._note_low()
         self._tell(saves, costs, loads)
         if begins and self._on_begin is not None:
             self._on_begin()
@@ -256,6 +263,16 @@ class Ledger:
     def loading(self) -> bool:
         """Tell whether a load is open or has yet to be judged."""
         return any(book.reads.loading for book in list(self._books.values()))
+
+    def unexplained(self, now: float) -> tuple[int, ...] | None:
+        """Return the GPUs of runs that work little while no save can be why; None if all GPUs work."""
+        with self._lock:
+            return self._bubbles.unexplained(now) if self._bubbles.low else None
+
+    def _note_low(self) -> None:
+        was, self._was_low = self._was_low, self._bubbles.low
+        if self._was_low and not was and self._on_low is not None:
+            self._on_low()
 
     def _is_saving(self) -> bool:
         return any(book.detector.saving for book in self._books.values())
@@ -419,7 +436,7 @@ class Ledger:
             if reader is not None:
                 reader.reads.feed(fact)
             return []
-        elif isinstance(fact, (GpuSample, GpuSet)):
+        elif isinstance(fact, (GpuSample, GpuSet, HostEvidence)):
             self._bubbles.feed(fact)
             return []
         else:

@@ -210,6 +210,7 @@ class GpuSample:
     limit_w: float | None = None
     processes: int | None = None
     error: str | None = None
+    nvlink_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +219,40 @@ class GpuSet:
 
     t: float
     gpus: tuple[GpuInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostEvidence:
+    """What a run's processes and their host did between ``since`` and ``t``, while GPUs of it worked little.
+
+    ``gpus`` are the indices of the run's GPUs. ``processes`` of it were there all the time, None where it is
+    not known which are its; the I/O of ``unread`` of them may not be read. ``cpu_seconds`` they used, of
+    these ``worker_cpu_seconds`` those without a GPU. At ``t``, ``waiting`` of their threads were in
+    uninterruptible sleep, and ``runnable`` of those without a GPU ran or wanted to. ``io_wait_seconds`` is
+    what the kernel counted, where it counts. ``read_bytes`` came from storage, ``called_bytes`` through read
+    calls of any kind. Pressures are seconds in which a task stood still, in the run's own group or on the
+    whole host. Network bytes are of real interfaces, both ways.
+    """
+
+    t: float
+    since: float
+    gpus: tuple[int, ...] = ()
+    processes: int | None = None
+    unread: int = 0
+    cpu_seconds: float | None = None
+    worker_cpu_seconds: float | None = None
+    waiting: int | None = None
+    runnable: int | None = None
+    io_wait_seconds: float | None = None
+    read_bytes: int | None = None
+    called_bytes: int | None = None
+    written_bytes: int | None = None
+    io_pressure_seconds: float | None = None
+    memory_pressure_seconds: float | None = None
+    cpu_pressure_seconds: float | None = None
+    pressure_of: Literal["run", "host"] | None = None
+    network_bytes: int | None = None
+    usual_network_bytes_per_second: float | None = None
 
 
 WatchEvent = Literal["up", "down", "overflow", "rescan"]
@@ -234,7 +269,7 @@ class WatchChange:
 
 
 Fact = Union[  # noqa: UP007 (a runtime alias on 3.10)
-    FileEvent, Progress, Writers, ReadEvent, Reading, Space, WatchChange, GpuSample, GpuSet
+    FileEvent, Progress, Writers, ReadEvent, Reading, Space, WatchChange, GpuSample, GpuSet, HostEvidence
 ]
 
 # --- what the detector makes of them
@@ -333,6 +368,7 @@ class Load:
 ActivitySource = Literal["gpm", "power", "power_utilization", "utilization"]
 Quality = Literal["high", "low"]
 BubblePhase = Literal["before_write", "writing", "write_gap", "after_write"]
+Confidence = Literal["high", "medium", "low"]
 SkipReason = Literal["no_gpu", "no_baseline", "sampler_gap", "low_quality"]
 StallCause = Literal["checkpoint_save", "checkpoint_load", "data_loading", "communication", "other"]
 
@@ -364,20 +400,26 @@ class Bubble:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A stretch of lost activity on one GPU of a training run; ``seconds`` is its area, not its length."""
+    """A stretch of lost activity on one GPU of a training run; ``seconds`` is its area, not its length.
+
+    ``confidence`` tells how sure the cause is, ``evidence`` names the signs that were seen of it.
+    """
 
     gpu: int
     start: float
     end: float
     cause: StallCause
     seconds: float
+    confidence: Confidence = "low"
+    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
     """What the readers may know about one GPU. Counters are seconds; unknown readings are None.
 
-    ``bubble_seconds`` and ``drag_seconds`` are by directory, ``stall_seconds`` by cause.
+    ``bubble_seconds`` and ``drag_seconds`` are by directory, ``stall_seconds`` by cause;
+    ``confident_seconds`` are the part of these whose cause is of high confidence.
     """
 
     info: GpuInfo
@@ -391,6 +433,16 @@ class GpuStatus:
     bubble_seconds: dict[str, float] = field(default_factory=dict)
     drag_seconds: dict[str, float] = field(default_factory=dict)
     stall_seconds: dict[str, float] = field(default_factory=dict)
+    confident_seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRun:
+    """The run whose processes hold a GPU, named as in ``Writers``; unknown parts are None."""
+
+    run: str | None
+    scheduler: str | None
+    run_id: str | None
 
 
 # --- storage
@@ -586,6 +638,7 @@ class Snapshot:
     config: ConfigStatus = field(default_factory=ConfigStatus)
     gpu_backend: GpuBackendStatus | None = None  # None: no GPU part
     gpus: tuple[GpuStatus, ...] = ()
+    gpu_runs: dict[int, GpuRun] = field(default_factory=dict)  # index -> run; unknown ones are left out
     sources_healthy: dict[str, bool] = field(default_factory=dict)
     history: HistoryStatus | None = None  # None: no history is kept
     recording: RecordingStatus | None = None  # None: nothing is recorded

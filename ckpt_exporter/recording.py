@@ -18,6 +18,7 @@ from ckpt_exporter.model import (
     GpuInfo,
     GpuSample,
     GpuSet,
+    HostEvidence,
     Progress,
     ReadEvent,
     Reading,
@@ -43,6 +44,7 @@ _KINDS: dict[str, type[Fact]] = {
     "space": Space,
     "watch": WatchChange,
     "gpu": GpuSample,
+    "host": HostEvidence,
 }
 
 

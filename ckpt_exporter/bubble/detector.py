@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from math import inf
 
 from ckpt_exporter.bubble.activity import COARSE_SECONDS, Scale
 from ckpt_exporter.bubble.attribution import SaveSpan
-from ckpt_exporter.bubble.causes import Episode
+from ckpt_exporter.bubble.causes import Witness, find_cause
+from ckpt_exporter.bubble.episodes import Episode
 from ckpt_exporter.bubble.gpus import Gpu
+from ckpt_exporter.bubble.hosts import HostShare, host_share
 from ckpt_exporter.bubble.judge import Case
 from ckpt_exporter.bubble.runs import Runs
 from ckpt_exporter.bubble.settings import BubbleSettings
 from ckpt_exporter.bubble.spans import clip, total
 from ckpt_exporter.bubble.track import Rows
 from ckpt_exporter.bubble.verdict import RunGpus, judge
-from ckpt_exporter.model import Bubble, GpuInfo, GpuSample, GpuSet, GpuStatus, Save, Stall, Writers
+from ckpt_exporter.model import (
+    Bubble,
+    GpuInfo,
+    GpuSample,
+    GpuSet,
+    GpuStatus,
+    HostEvidence,
+    Save,
+    Stall,
+    Writers,
+)
 
 # GPUs that were seen once (MIG instances come and go) are kept for their counters, but not without end.
 MAX_GPUS = 64
 TRIM_SECONDS = 30.0
 DAY_SECONDS = 86400.0
+# Looks at hosts: one a second and run, slower in a long stretch.
+MAX_LOOKS = 1024
+# Steps leave GPUs without kernels for less than that; a stretch of half an hour needs no more looks.
+LOW_SECONDS = 0.75
+LONGEST_LOOK_SECONDS = 1800.0
 
 
 class BubbleDetector:
@@ -42,15 +60,19 @@ class BubbleDetector:
         self._episodes: list[tuple[str, Episode]] = []
         # Loads by directory and start: until when they are known to last, and the GPUs of the run there.
         self._loads: dict[tuple[str, float], tuple[float, frozenset[str] | None]] = {}
+        self._looks: deque[tuple[HostEvidence, frozenset[str]]] = deque(maxlen=MAX_LOOKS)
+        self._low: set[str] = set()
         self._next_key = 0
         self._next_trim = -inf
 
     # --- in ---------------------------------------------------------------------------------------------
 
-    def feed(self, fact: GpuSample | GpuSet | Writers) -> None:
+    def feed(self, fact: GpuSample | GpuSet | Writers | HostEvidence) -> None:
         """Take in one fact."""
         if isinstance(fact, GpuSample):
             self._on_sample(fact)
+        elif isinstance(fact, HostEvidence):
+            self._looks.append((fact, frozenset(self._uuids[g] for g in fact.gpus if g in self._uuids)))
         elif isinstance(fact, GpuSet):
             self._on_set(fact)
         else:
@@ -60,6 +82,11 @@ class BubbleDetector:
         uuid = sample.uuid or self._uuids.get(sample.gpu) or f"gpu-{sample.gpu}"
         gpu = self._gpus.get(uuid) or self._add(GpuInfo(sample.gpu, uuid))
         ended = gpu.feed(sample)
+        since = gpu.stalls.low_since
+        if since is None or sample.t - since < LOW_SECONDS:
+            self._low.discard(uuid)
+        else:
+            self._low.add(uuid)
         if ended is not None:
             self._episodes.append((uuid, ended))
 
@@ -67,6 +94,7 @@ class BubbleDetector:
         if len(self._gpus) >= MAX_GPUS:
             oldest = min(self._gpus.values(), key=lambda gpu: gpu.last_t)
             del self._gpus[oldest.info.uuid]
+            self._low.discard(oldest.info.uuid)
         gpu = self._gpus[info.uuid] = Gpu(info, self.settings)
         self._uuids[info.gpu] = info.uuid
         self._place()
@@ -160,6 +188,31 @@ class BubbleDetector:
         """Tell whether a save that ended has yet to be judged."""
         return bool(self._pending)
 
+    @property
+    def low(self) -> bool:
+        """Tell whether any GPU works little for longer than a step takes."""
+        return bool(self._low)
+
+    def unexplained(self, now: float) -> tuple[int, ...]:
+        """Return the indices of the GPUs of runs that work little now, and no save can have caused it."""
+        found = []
+        for uuid in self._low:
+            gpu = self._gpus[uuid]
+            since = gpu.stalls.low_since
+            recent = since is not None and now - since <= LONGEST_LOOK_SECONDS and now - gpu.last_t <= 10.0
+            if recent and gpu.belongs(now) and not self._claimed(uuid, since or now, now):
+                found.append(gpu.info.gpu)
+        return tuple(sorted(found))
+
+    def _claimed(self, uuid: str, since: float, now: float) -> bool:
+        before, after = self.settings.reach_before_seconds, self.settings.reach_after_seconds
+        return any(
+            save.start - before <= now
+            and since <= save.end + after
+            and now <= save.end + self.settings.lookahead_seconds
+            for save in self._touching(uuid)
+        )
+
     def finish(self, now: float) -> list[Bubble | Stall]:
         """Return what is left at the end: no reading comes after ``now``."""
         out: list[Bubble | Stall] = [self._judge(key, now) for key in list(self._pending)]
@@ -245,7 +298,7 @@ class BubbleDetector:
         later = [s for s in self._touching(gpu.info.uuid) if s.key != span.key and s.end > span.end]
         if any(save.start <= span.end for save in later):
             return False
-        return now - gpu.stalls.last_low < _settle(gpu)
+        return now - gpu.stalls.last_low < _settle(gpu) or gpu.slowed(now)
 
     def _judge(self, key: int, now: float) -> Bubble:
         run = self._candidates(key)
@@ -268,18 +321,40 @@ class BubbleDetector:
             if gpu is None or rest is None or not rest.counts(self.settings):
                 continue
             ended = rest  # noqa: PLW2901 (what no save claims of it)
-            cause = "checkpoint_load" if self._while_loading(uuid, ended) else ended.cause(self.settings)
-            gpu.add_stall(cause, ended.seconds)
+            verdict = find_cause(ended, self._witness(uuid, ended), self.settings)
+            sure = verdict.confidence == "high"
+            gpu.add_stall(verdict.cause, ended.seconds, sure=sure)
             gpu.charges.add([(ended.start, ended.end)])
-            out.append(Stall(gpu.info.gpu, ended.start, ended.end, cause, ended.seconds))
+            out.append(
+                Stall(
+                    gpu.info.gpu, ended.start, ended.end, verdict.cause, ended.seconds,
+                    verdict.confidence, verdict.evidence,
+                )
+            )  # fmt: skip
         return out
 
-    def _while_loading(self, uuid: str, ended: Episode) -> bool:
-        """Tell whether for most of a stretch the GPU's run may have been loading a checkpoint."""
-        spans = [
-            (start, end) for (_, start), (end, gpus) in self._loads.items() if gpus is None or uuid in gpus
+    def _witness(self, uuid: str, ended: Episode) -> Witness:
+        """Gather what others than the GPU say of a stretch."""
+        loads = [
+            (total(clip([(start, end)], ended.start, ended.end)) / ended.length, gpus is not None)
+            for (_, start), (end, gpus) in self._loads.items()
+            if gpus is None or uuid in gpus
         ]
-        return any(total(clip([span], ended.start, ended.end)) > ended.length / 2 for span in spans)
+        loading, known = max(loads, default=(0.0, False))
+        return Witness(self._host_share(uuid, ended), self._straggles(uuid, ended), loading, known)
+
+    def _host_share(self, uuid: str, ended: Episode) -> HostShare | None:
+        """Return what the host showed: of looks at its own run, or of those that know no run."""
+        own = [fact for fact, gpus in self._looks if uuid in gpus]
+        rest = [fact for fact, _ in self._looks if not fact.gpus]
+        return host_share(own, ended.start, ended.end) or host_share(rest, ended.start, ended.end)
+
+    def _straggles(self, uuid: str, ended: Episode) -> bool | None:
+        """Tell whether another GPU of the same run did not wait; None where the run's GPUs are not known."""
+        peers = set(self._runs.peers(uuid)).union(*(gpus for _, gpus in self._looks if uuid in gpus)) - {uuid}
+        told = [self._gpus[peer].waited(ended.start, ended.end) for peer in peers if peer in self._gpus]
+        known = [waited for waited in told if waited is not None]
+        return not all(known) if known else None
 
     def _unclaimed(self, gpu: Gpu, ended: Episode) -> Episode | None:
         """Return what of a stretch no save can have caused: all, nothing, or what came long after one."""

@@ -85,7 +85,9 @@ class SaveDetector:
     def finish(self, now: float) -> list[Save]:
         """Stop watching: return the saves that are committed by now; the others stay unjudged."""
         for save in list(self._saves.by_key.values()):
-            if save.open_files == 0 and save.unmet()[0] is None:
+            # Weights alone may be all that there will be, or what the Trainer writes first.
+            may_go_on = save.unproven and save.rules.need == "required"
+            if save.open_files == 0 and save.unmet()[0] is None and not may_go_on:
                 self._end(save, now)
         return self._handed_out()
 
@@ -253,7 +255,7 @@ class SaveDetector:
         closed = all(not record.open and (committed or not record.staged) for record in removed)
         for record in removed:
             save.put(record)
-        if closed and save.unmet()[0] is None:
+        if closed and save.unmet()[0] is None and not self._earlier.owes_marker(save):
             self._end(save, t)
             for record in removed:
                 self.inventory.remove(record.path)
@@ -381,8 +383,9 @@ class SaveDetector:
     def _on_writers(self, writers: Writers) -> None:
         paths = {relative_to(path, self.base) for path in writers.paths}
         for save in self._saves.by_key.values():
-            known = bool(save.pids & set(writers.pids))
-            if known or not writers.paths or not paths.isdisjoint(save.files):
+            concerned = bool(save.pids & set(writers.pids)) or not paths.isdisjoint(save.files)
+            # Living writers of unknown files may be its writers; that others died is no news of it.
+            if concerned or (writers.alive and not writers.paths):
                 save.add_writers(writers)
 
     def _on_watch_change(self, change: WatchChange) -> None:

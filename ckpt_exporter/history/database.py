@@ -24,7 +24,7 @@ from ckpt_exporter.history.rows import (
     stall_row,
     stored_text,
 )
-from ckpt_exporter.history.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
+from ckpt_exporter.history.schema import ADDED_COLUMNS, APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 from ckpt_exporter.logs import one_line
 
 if TYPE_CHECKING:
@@ -293,7 +293,10 @@ def check_columns(connection: sqlite3.Connection, path: str, version: int = SCHE
         kind = connection.execute("SELECT type FROM sqlite_master WHERE name = ?", (table,)).fetchone()
         if kind is not None and kind[0] != "table":  # a view could compute for ever
             raise HistoryError(path, "damaged", f"is damaged: {table} is no table")
-        missing = [name for name in columns if name not in present]
+        missing = [
+            name for name in columns
+            if name not in present and ADDED_COLUMNS.get((table, name), first_version) <= version
+        ]  # fmt: skip
         if missing:
             raise HistoryError(path, "damaged", f"is damaged: {table} lacks {missing[0]}")
 

@@ -129,7 +129,8 @@ class HistoryRecorder:
 
     def add_load(self, load: Load) -> None:
         """Queue a finished load."""
-        record = load_record(load, self._place.node, self._ledger.unix_minus_t)
+        _, mount = self._ledger.circumstances(load.directory)
+        record = load_record(load, self._place.node, self._ledger.unix_minus_t, mount=mount)
         self._queue(lambda database: database.add_load(record))
 
     def add_stall(self, stall: Stall) -> None:

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ckpt_exporter.model import ActivitySource, BubblePhase, Quality, SaveResult, SkipReason, StallCause
+    from ckpt_exporter.model import (
+        ActivitySource,
+        BubblePhase,
+        Confidence,
+        Quality,
+        SaveResult,
+        SkipReason,
+        StallCause,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,10 @@ class LoadRecord:
     readers: int | None = None
     cached_ratio: float | None = None
     notes: tuple[str, ...] = ()
+    mountpoint: str | None = None
+    device: str | None = None
+    fstype: str | None = None
+    transport: str | None = None
 
     @property
     def bandwidth(self) -> float | None:
@@ -114,7 +126,10 @@ class LoadRecord:
 
 @dataclass(frozen=True, slots=True)
 class StallRecord:
-    """A stretch of lost activity on one GPU that no save caused; ``seconds`` is its area, not its length."""
+    """A stretch of lost activity on one GPU that no save caused; ``seconds`` is its area, not its length.
+
+    ``confidence`` tells how sure the cause is, None where it was not kept.
+    """
 
     node: str
     gpu: int
@@ -123,6 +138,7 @@ class StallRecord:
     seconds: float
     cause: StallCause
     uuid: str | None = None
+    confidence: Confidence | None = None
 
 
 @dataclass(frozen=True, slots=True)

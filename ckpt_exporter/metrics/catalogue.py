@@ -122,6 +122,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("ckpt_gpu_stall_seconds_total", "counter", ("gpu", "uuid", "cause"), "gpu",
            "GPU-seconds of lost activity by cause: checkpoint_save, checkpoint_load, data_loading, "
            "communication, other. The cause is an estimate, told from how the GPU and the files behaved."),
+    Metric("ckpt_gpu_stall_confident_seconds_total", "counter", ("gpu", "uuid", "cause"), "gpu",
+           "The part of ckpt_gpu_stall_seconds_total whose cause is of high confidence: more than the GPU's "
+           "own readings speak for it, nothing against it. Of checkpoint_save: bubbles of high quality."),
     Metric("ckpt_bubble_skipped_total", "counter", ("dir", "reason"), "bubble",
            "Saves without a bubble figure by reason: no_gpu; no_baseline (no steady state before the save); "
            "sampler_gap (readings are missing); low_quality (the readings can't carry a figure)."),
@@ -147,6 +150,9 @@ METRICS: tuple[Metric, ...] = (
            "1 while this GPU is read, 0 when it can't be read."),
     Metric("ckpt_gpu_info", "info", ("gpu", "uuid", "name", "driver"), "gpu",
            "Name and driver of a GPU, always 1; a simulated GPU says so in both."),
+    Metric("ckpt_gpu_run_info", "info", ("gpu", "uuid", "run", "scheduler", "run_id"), "gpu",
+           "The training run whose processes hold this GPU, always 1; a label is empty when unknown, the "
+           "series absent when no run is known, when several hold the GPU, and while it can't be read."),
     Metric("ckpt_gpu_backend_up", "gauge", ("backend",), "gpu",
            "1 while GPU readings arrive from this backend, else 0; absent without a GPU part. The backend "
            "simulated is no real device."),

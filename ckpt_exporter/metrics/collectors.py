@@ -10,6 +10,7 @@ from ckpt_exporter.model import (
     Bubble,
     BubblePhase,
     DirectorySnapshot,
+    GpuRun,
     GpuStatus,
     Histogram,
     Load,
@@ -19,6 +20,7 @@ from ckpt_exporter.model import (
     Snapshot,
     StorageStatus,
     WatchStatus,
+    Writers,
 )
 
 SAVE_RESULTS = ("complete", "incomplete", "aborted")
@@ -146,6 +148,16 @@ def collect_gpus(snapshot: Snapshot, out: Families) -> None:
     for status in snapshot.gpus:
         _add_gpu_counters(status, directories, out)
         _add_gpu_now(status, out)
+        run = snapshot.gpu_runs.get(status.info.gpu)
+        # An index may have been another GPU's before.
+        if run is not None and status.up:
+            _add_run("ckpt_gpu_run_info", run, out, gpu=str(status.info.gpu), uuid=status.info.uuid)
+
+
+def _add_run(name: str, run: GpuRun | Writers, out: Families, **labels: str) -> None:
+    if run.run or run.run_id or run.scheduler:
+        told = {"run": run.run or "", "scheduler": run.scheduler or "", "run_id": run.run_id or ""}
+        out.add_info(name, **labels, **told)
 
 
 def _add_gpu_counters(status: GpuStatus, directories: list[str], out: Families) -> None:
@@ -159,6 +171,8 @@ def _add_gpu_counters(status: GpuStatus, directories: list[str], out: Families) 
     for cause in STALL_CAUSES:
         stalled = status.stall_seconds.get(cause, 0.0)
         out.add("ckpt_gpu_stall_seconds_total", stalled, gpu=gpu, uuid=uuid, cause=cause)
+        sure = status.confident_seconds.get(cause, 0.0)
+        out.add("ckpt_gpu_stall_confident_seconds_total", sure, gpu=gpu, uuid=uuid, cause=cause)
 
 
 def _add_gpu_now(status: GpuStatus, out: Families) -> None:
@@ -181,15 +195,8 @@ def collect_storage(snapshot: Snapshot, out: Families) -> None:
     for directory in snapshot.directories:
         status = known.get(directory.name, StorageStatus(directory.name))
         _add_storage(directory, status, out)
-        run = directory.run
-        if run is not None and (run.run or run.run_id or run.scheduler):
-            out.add_info(
-                "ckpt_run_info",
-                dir=directory.name,
-                run=run.run or "",
-                scheduler=run.scheduler or "",
-                run_id=run.run_id or "",
-            )
+        if directory.run is not None:
+            _add_run("ckpt_run_info", directory.run, out, dir=directory.name)
 
 
 def _add_storage(directory: DirectorySnapshot, status: StorageStatus, out: Families) -> None:

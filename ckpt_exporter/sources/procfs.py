@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 _HEX_DIGITS = tuple(b"%x" % digit for digit in range(16))
 _DEAD_STATES = frozenset({"Z", "X", "x"})
+_PF_EXITING = 0x4  # linux/sched.h
 _WRITABLE = (os.O_WRONLY, os.O_RDWR)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _READ_SIZE = 64 * 1024
@@ -38,11 +39,15 @@ class Process:
     session: int
     terminal: int
     started: int
+    exiting: bool = False
 
     @property
     def alive(self) -> bool:
-        """False for a process that only waits to be reaped: its files are closed."""
-        return self.state not in _DEAD_STATES
+        """False for one that waits to be reaped, or that is being taken down: its files are closed by that.
+
+        Giving up a GPU's memory can keep a killed process for seconds after its files were closed.
+        """
+        return not self.exiting and self.state not in _DEAD_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,7 @@ def read_process(pid: int, proc: str) -> Process | None:
             session=int(fields[3]),
             terminal=int(fields[4]),
             started=int(fields[19]),
+            exiting=bool(int(fields[6]) & _PF_EXITING),
         )
     except (IndexError, ValueError):
         return None

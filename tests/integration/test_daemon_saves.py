@@ -132,6 +132,7 @@ def test_two_jobs_in_one_tree(daemon: Daemon, name: str, root: Path) -> None:
     assert sorted(save["step"] for save in daemon.saves(name)) == [10, 10, 20, 20, 30, 30]
 
 
+@pytest.mark.alone
 def test_pause_inside_a_named_save(daemon: Daemon, name: str, root: Path) -> None:
     """A pause of three quiet times inside a checkpoint whose marker is still to come does not split it."""
     directory = root / "checkpoint-42"

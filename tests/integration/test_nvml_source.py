@@ -281,6 +281,7 @@ def test_three_calls_per_gpu_and_tick_however_often_it_is_scraped(library: Simul
     assert library.calls("nvmlInitWithFlags") == 1
 
 
+@pytest.mark.alone
 def test_every_call_is_timed(library: SimulatedNvml, watch: Any) -> None:
     """A call of 60 ms is found in the bucket from 50 to 100 ms, and in the sum."""
     library.count = 1
@@ -292,6 +293,7 @@ def test_every_call_is_timed(library: SimulatedNvml, watch: Any) -> None:
     assert calls.sum >= 0.06
 
 
+@pytest.mark.alone
 def test_it_reads_faster_only_while_a_save_is_open(library: SimulatedNvml, watch: Any) -> None:
     """Two readings a second, five while saving, two again afterwards."""
     saving: list[bool] = []
@@ -308,6 +310,7 @@ def test_it_reads_faster_only_while_a_save_is_open(library: SimulatedNvml, watch
     assert min(watched.spacings(since)) >= 0.45
 
 
+@pytest.mark.alone
 def test_an_average_is_not_read_faster(library: SimulatedNvml, watch: Any) -> None:
     """Where all that is told is an average over a second, a save does not raise the rate."""
     for gpu in range(8):

@@ -45,7 +45,7 @@ class Recorder:
             self.facts.append(fact)
             self._changed.notify_all()
 
-    def wait(self, condition: Callable[[], object], seconds: float = 10.0) -> Any:
+    def wait(self, condition: Callable[[], object], seconds: float = 20.0) -> Any:
         """Return the condition's value once it is true; fail after ``seconds``."""
         deadline = time.monotonic() + seconds
         while True:
@@ -73,7 +73,7 @@ class Recorder:
     def kinds(self, path: str | None = None) -> list[str]:
         return [event.event for event in self.events(path)]
 
-    def wait_kinds(self, path: str, *kinds: str, seconds: float = 10.0) -> list[FileEvent]:
+    def wait_kinds(self, path: str, *kinds: str, seconds: float = 20.0) -> list[FileEvent]:
         """Wait until exactly these kinds were seen of ``path``; return the events."""
         self.wait(lambda: self.kinds(path) == list(kinds), seconds)
         return self.events(path)

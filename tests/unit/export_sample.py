@@ -11,6 +11,7 @@ from ckpt_exporter.model import (
     DirectorySnapshot,
     GpuBackendStatus,
     GpuInfo,
+    GpuRun,
     GpuStatus,
     Histogram,
     HistoryStatus,
@@ -264,6 +265,7 @@ def sample_snapshot() -> Snapshot:
         ),
         gpu_backend=GPU_BACKEND,
         gpus=GPUS,
+        gpu_runs={0: GpuRun("llama-7b", "slurm", "8812"), 1: GpuRun("llama-7b", "slurm", "8812")},
         sources_healthy={"inotify": True, "storage": False},
         history=HistoryStatus(up=False, errors={"damaged": 1, "full": 2}, dropped=3, size_bytes=40_960),
     )

@@ -311,12 +311,23 @@ def failing(failures: list[Exception]) -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
+class SaysOk:
+    """Knows everybody."""
+
+    def knows(self, head: bytes) -> bool:
+        return True
+
+    def refuse(self, head: bytes, client: str) -> Reply | None:
+        return None
+
+    def respond(self, head: bytes, client: str) -> Reply:
+        return Reply(b"ok " + head)
+
+
 @contextlib.contextmanager
 def serving_ok(listeners: Sequence[socket.socket]) -> Iterator[Connections]:
     """Answer ``ok`` and the request to all who connect."""
-    connections = Connections(
-        listeners, lambda head, _client: Reply(b"ok " + head), Limits(timeout_seconds=60)
-    )
+    connections = Connections(listeners, SaysOk(), Limits(timeout_seconds=60))
     connections.start()
     try:
         yield connections
