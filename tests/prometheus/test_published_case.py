@@ -1,17 +1,17 @@
 """A published case at 1:1 in recorded time, from simulated readings to every answer that a user can ask for.
 
-Saves: 8 GPUs, 10,000 steps, a save of 65.6 GB each 500 steps. With saves of 178 s (a local NVMe drive) the run
-takes 36,000 s; saves of 94 s (an NVMe-oF array) make it 20 x 84 s shorter: 34,320 s. So the shares are
+Saves: 8 GPUs, 10,000 steps, a save of 65.6 GB each 500 steps. With saves of 178 s (a local NVMe drive) the
+run takes 36,000 s; saves of 94 s (an NVMe-oF array) make it 20 x 84 s shorter: 34,320 s. So the shares are
 20 x 178 / 36,000 = 9.9 % and 20 x 94 / 34,320 = 5.5 %, and the time saved is 1,680 / 36,000 = 4.7 %.
 
-The two other bubbles are set by hand: in each of 20 cycles all GPUs wait 6 x 9 s for data (1,080 s or 3.0 % of
-36,000 s) and spin 4 x 9 s in a gradient exchange (720 s or 2.0 %).
+The two other bubbles are set by hand: in each of 20 cycles all GPUs wait 6 x 9 s for data (1,080 s or 3.0 %
+of 36,000 s) and spin 4 x 9 s in a gradient exchange (720 s or 2.0 %).
 
-Loads: after the run the node serves the model: six cold loads, from NFS in 131.2 s each (0.5 GB/s), from NVMe-oF
-6.2 to 9.3 times as fast, and one from the page cache, which tells nothing of either.
+Loads: after the run the node serves the model: six cold loads, from NFS in 131.2 s each (0.5 GB/s), from
+NVMe-oF 6.2 to 9.3 times as fast, and one from the page cache, which tells nothing of either.
 
-GPUs are read once a second here, half as often as live, to keep this short. All of it is a simulation: it checks
-the arithmetic from facts to answers, and proves nothing about real storage.
+GPUs are read once a second here, half as often as live, to keep this short. All of it is a simulation: it
+checks the arithmetic from facts to answers, and proves nothing about real storage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from heapq import merge
 from itertools import chain
 from operator import attrgetter
-from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -51,7 +51,7 @@ from tests.gpu_profiles import Profile, Reader, Stop, gpu_set, job, replace, sav
 from tests.gpu_recordings import UNIX, file_lines
 from tests.integration.prometheus import Prometheus, backfill, serving
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 ALL = tuple(range(8))
 SAVES, STEPS_PER_SAVE = 20, 500
@@ -339,25 +339,24 @@ def test_every_load_is_measured(
 
 
 def test_report_tells_the_three_bubbles(slow: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """The report of the slow run: 20 saves for 9.9 % of the GPU time, 3.0 % waiting for data, 2.0 % for others."""
+    """The report of the slow run: saves 9.9 % of the GPU time, waiting for data 3.0 %, for others 2.0 %."""
     told = answer(capsys, "report", f"--history={slow.history}", "--dir=d")
 
     assert told["saves"]["results"] == {"complete": 20}
     assert told["duration_seconds"]["median"] == pytest.approx(178.0, abs=0.01)
     assert told["bubble"]["share"] == pytest.approx(0.0989, abs=0.0005)
-    assert told["stalls"]["data_loading"] / told["bubble"]["observed_gpu_seconds"] == pytest.approx(
-        0.03, rel=0.01
-    )
-    assert told["stalls"]["communication"] / told["bubble"]["observed_gpu_seconds"] == pytest.approx(
-        0.02, rel=0.01
-    )
     # What no storage makes shorter comes after the last byte: 6.5 s of each save.
     assert told["phases"]["after_write"]["seconds"] == pytest.approx(SAVES * FIXED_SECONDS, rel=0.02)
+    parts = told["gpu_time"]["parts"]
+    assert {name: round(part["share"], 3) for name, part in parts.items()} == {
+        "checkpoint_save": 0.099, "data_loading": 0.03, "communication": 0.02, "checkpoint_load": 0.0,
+        "other": 0.0, "at_work": 0.851,
+    }  # fmt: skip
     assert told["faster_storage"]["at_most_seconds"] == pytest.approx(SAVES * 171.5, rel=0.02)
 
 
 def test_projection_from_the_slow_run(slow: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """From the slow run and 1.96 times its bandwidth the fast run follows: 94 s a save, 5.5 %, 47 GPUs of 1,000."""
+    """From the slow run and x1.96 its bandwidth the fast run follows: 94 s a save, 5.5 %, 47 of 1,000."""
     told = answer(
         capsys,
         "project",
@@ -377,13 +376,18 @@ def test_projection_from_the_slow_run(slow: Run, capsys: pytest.CaptureFixture[s
 
 
 def test_comparison_of_the_two(slow: Run, fast: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """Saves are x1.89 as fast on x1.96 the bandwidth, loads x6.2 to x9.3; the gate of 5 % lost still fails."""
+    """Saves are x1.89 as fast on x1.96 the bandwidth, loads x6.2 to x9.3; the gate of 5 % still fails."""
     told = answer(capsys, "compare", slow.history, fast.history, "--gate=G3", status=1)
 
-    gains = {name: told["quantities"][name]["gain"]["estimate"] for name in told["quantities"]}
-    assert gains["duration_seconds"] == pytest.approx(178 / 94, rel=0.001)
-    assert gains["sustained_bandwidth"] == pytest.approx(1.96, rel=0.001)
-    print(json.dumps(told)[:20000])
+    found = {**told["quantities"], **told["loads"]["quantities"]}
+    gains = {name: quantity["gain"] for name, quantity in found.items()}
+    assert gains["duration_seconds"]["estimate"] == pytest.approx(178 / 94, rel=0.001)
+    assert gains["sustained_bandwidth"]["estimate"] == pytest.approx(1.96, rel=0.001)
+    loads = gains["load_duration_seconds"]
+    assert [loads[bound] for bound in ("low", "high")] == pytest.approx([LOADS_FASTER[0], LOADS_FASTER[-1]])
+    assert loads["estimate"] == pytest.approx(NFS_LOAD_SECONDS / median(FAST.load_seconds))
+    assert (told["loads"]["candidate"]["from_storage"], told["loads"]["candidate"]["cached"]) == (6, 1)
     (gate,) = told["gates"]
-    verdicts = {check["check"]: check["verdict"] for check in gate["checks"]}
-    print(verdicts)
+    verdicts = {check["name"]: check["verdict"] for check in gate["checks"]}
+    assert verdicts["duration against the baseline"] == "pass"
+    assert verdicts["bubble share"] == "fail"
