@@ -37,8 +37,10 @@ from ckpt_exporter.model import (
     Save,
     SkipReason,
     Snapshot,
+    Space,
     Stall,
     StorageStatus,
+    WatchChange,
     Writers,
 )
 from ckpt_exporter.remote import RESULTS, RemoteSaves
@@ -478,32 +480,36 @@ class Ledger:
     def _route(self, fact: Fact) -> list[Save]:
         if isinstance(fact, FileEvent) and fact.event == "moved":
             return self._route_move(fact)
+        if isinstance(fact, Writers):
+            return self._route_writers(fact)
         if isinstance(fact, (FileEvent, Progress)):
             book = self._owner(fact.path)
             if book is not None:
                 book.remote.note_local(fact)
-        elif isinstance(fact, (RemoteFile, RemoteLook)):
-            self._route_remote(fact)
+        elif isinstance(fact, (Space, WatchChange)):
+            book = self._books.get(fact.directory)
+        else:
+            self._route_aside(fact)
             return []
-        elif isinstance(fact, Writers):
-            return self._route_writers(fact)
+        return book.detector.feed(fact) if book is not None else []
+
+    def _route_aside(
+        self,
+        fact: ReadEvent | Reading | GpuSample | GpuSet | HostEvidence | LoadGpus | RemoteFile | RemoteLook,
+    ) -> None:
+        """Take in a fact of which no save of this host comes."""
+        if isinstance(fact, (RemoteFile, RemoteLook)):
+            self._route_remote(fact)
         elif isinstance(fact, (ReadEvent, Reading)):
             reader = self._owner(fact.path)
             if reader is not None:
                 reader.reads.feed(fact)
-            return []
         elif isinstance(fact, HostEvidence):
             self._bubbles.feed(fact)
-            return []
-        elif isinstance(fact, (GpuSample, GpuSet)):
-            self._feed_gpus(fact)
-            return []
         elif isinstance(fact, LoadGpus):
             self._cold_starts.feed(fact)
-            return []
         else:
-            book = self._books.get(fact.directory)
-        return book.detector.feed(fact) if book is not None else []
+            self._feed_gpus(fact)
 
     def _feed_gpus(self, fact: GpuSample | GpuSet) -> None:
         self._bubbles.feed(fact)
