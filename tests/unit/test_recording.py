@@ -16,6 +16,7 @@ from ckpt_exporter.model import (
     Fact,
     FileEvent,
     GpuSample,
+    HostEvidence,
     Progress,
     RemoteFile,
     RemoteLook,
@@ -38,6 +39,7 @@ FACTS: list[Fact] = [
         5.0, "moved", "/data/ckpt/t", "llama", 4.0, to="/data/ckpt/u", is_dir=True, changed_unix=1e9 + 0.25
     ),
     RemoteLook(5.5, "llama", since=4.5, unix=1764470405.0),
+    HostEvidence(6.0, 5.0, (0, 1), processes=9, cpu_seconds=0.5, waiting=0, read_bytes=7, pressure_of="run"),
 ]
 
 
