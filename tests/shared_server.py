@@ -137,6 +137,7 @@ class Node:
     saves: list[Save] = field(default_factory=list)
     remote: list[Save] = field(default_factory=list)
     bubbles: list[Bubble] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
     told_at: list[float] = field(default_factory=list)  # when each bubble was, to a look
     stalls: list[Stall] = field(default_factory=list)
 
@@ -144,6 +145,7 @@ class Node:
         directory = DirectorySettings("d", ROOT, elsewhere="on")
         self.ledger = Ledger(
             (directory,), self.settings, unix_minus_t=UNIX,
+            on_fact=self.facts.append,
             on_save=self.saves.append, on_remote_save=self.remote.append, on_bubble=self._cost,
         )  # fmt: skip
         self._queue: list[tuple[float, int, Fact]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +11,11 @@ from ckpt_exporter.analysis.job_saves import job_saves
 from ckpt_exporter.analysis.report import report_data
 from ckpt_exporter.history.gathering import save_record, with_bubble
 from ckpt_exporter.history.rows import SAVE_COLUMNS, save_of, save_row
-from ckpt_exporter.model import FileEvent, Progress, WatchChange
+from ckpt_exporter.model import DetectSettings, DirectorySettings, FileEvent, Progress, WatchChange
+from ckpt_exporter.recording import Recorder
+from ckpt_exporter.replay import as_json, replay
 from tests.gpu_profiles import Noise, Profile, Stop, job
-from tests.shared_server import ROOT, Node, Server, checkpoint
+from tests.shared_server import ROOT, UNIX, Node, Server, checkpoint
 from tests.unit.measured import measurements
 from tests.unit.measured import save_record as written_record
 
@@ -239,6 +242,24 @@ def test_a_directory_of_many_files_is_looked_at_within_the_limit() -> None:
     assert [save.result for save in node.remote] == ["complete"]
     assert node.remote[0].end == pytest.approx(129.98, abs=0.1)
     assert node.budget.calls <= 20 * 500
+
+
+def test_a_recording_of_a_node_that_waits_gives_the_same_again(tmp_path: Path) -> None:
+    """What the looks told is in the recording: replayed, the other host's save and its bubble come out."""
+    server = Server(skew=-300.0)
+    node = Node(server, checkpoint(server, "checkpoint-700", 151.0, 188.0), gpus((150.0, 190.0))).run(400.0)
+    with (tmp_path / "recording.jsonl").open("w") as stream:
+        recorder = Recorder(stream)
+        recorder.start(0.0, UNIX, [DirectorySettings("d", ROOT)])
+        for fact in node.facts:
+            recorder.write(fact)
+        recorder.stop(400.0, timeout_seconds=10)
+    replayed = replay(str(tmp_path / "recording.jsonl"), DetectSettings())
+    (found,) = as_json(replayed)["elsewhere"]
+    assert (found["step"], found["result"], found["bytes"]) == (700, "complete", 0)
+    assert found["end"] == pytest.approx(node.remote[0].end, abs=1e-5)
+    assert found["bubble_gpu_seconds"] == pytest.approx(80.0, rel=0.03)
+    assert replayed.saves == []
 
 
 def test_the_history_of_all_nodes_has_the_save_once_and_everyones_bubble() -> None:
