@@ -6,7 +6,8 @@ VENV := .venv
 FRAMEWORKS_VENV := .venv-frameworks
 DEPLOY_VENV := .venv-deploy
 
-.PHONY: run test lint unit test-frameworks test-deploy test-wheel wheel bundle generated lock audit bench tools clean
+.PHONY: run test lint unit test-frameworks test-deploy test-cluster test-wheel wheel bundle generated lock audit bench
+.PHONY: tools clean
 
 run: $(VENV)/ready
 ifeq ($(WATCH),)
@@ -40,6 +41,10 @@ FILES_ALONE := $(addprefix tests/deploy/test_,alerts_storage_swap.py helm.py ima
 test-deploy: $(DEPLOY_VENV)/ready tools
 	$(DEPLOY_VENV)/bin/python -m pytest -n logical --dist loadfile $(FILES_ALONE)
 	$(DEPLOY_VENV)/bin/python -m pytest $(filter-out $(FILES_ALONE),$(wildcard tests/deploy/test_*.py))
+
+# Thirty-two exporters in network namespaces, a job over eight of them and a real Prometheus: root, bindfs, ten minutes.
+test-cluster: $(VENV)/ready-dev
+	CKPT_TEST_CLUSTER=1 $(VENV)/bin/python -m pytest -s tests/cluster
 
 # The wheel and the source distribution that users install, and the smoke tests against the wheel.
 wheel: $(VENV)/ready

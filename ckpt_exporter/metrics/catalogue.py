@@ -79,7 +79,14 @@ METRICS: tuple[Metric, ...] = (
            "Size in bytes of the complete checkpoints on disk now, as of the last scan and the events "
            "since; absent until scanned."),
     Metric("ckpt_deleted_checkpoints_total", "counter", _DIR, "saves",
-           "Complete checkpoints removed, by retention or by hand."),
+           "Complete checkpoints removed, by retention or by hand; on a shared file system by this host."),
+    Metric("ckpt_remote_saves_total", "counter", ("dir", "result"), "saves",
+           "Saves noticed here that another host made, by result: never to be summed over nodes. They are in"
+           " no other counter of saves, bytes or files of this node; what they cost its GPUs is in its"
+           " bubble. Absent where none are looked for."),
+    Metric("ckpt_last_remote_save_end_timestamp_seconds", "gauge", _DIR, "saves",
+           "Unix time at which the last complete save of another host ended, by this node's clock; absent "
+           "before one."),
     # --- loads --------------------------------------------------------------------------------------------
     Metric("ckpt_loads_total", "counter", _DIR, "loads",
            "Finished loads: episodes of checkpoint files being read by processes that use them; copies, "
@@ -99,6 +106,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("ckpt_last_load_cached_ratio", "gauge", _DIR, "loads",
            "Share (0 to 1) of the bytes of the last load that was in the page cache before it: that part "
            "says nothing of the storage. Absent when unknown."),
+    Metric("ckpt_last_load_cold_start_seconds", "gauge", _DIR, "loads",
+           "Seconds from the first open of the last load to the first work of the GPUs of the run that "
+           "loaded, seen after its last byte; as exact as the GPUs are sampled. Absent when unknown."),
     # --- GPU and bubble -----------------------------------------------------------------------------------
     Metric("ckpt_gpu_bubble_seconds_total", "counter", ("dir", "gpu", "uuid"), "gpu",
            "GPU-seconds that saves of this directory cost this GPU: the integral of 1 - activity over each "
@@ -191,6 +201,14 @@ METRICS: tuple[Metric, ...] = (
     Metric("ckpt_watch_coverage_ratio", "gauge", _DIR, "watch",
            "Share (0 to 1) of the tree's directories that inotify covers; the rest is polled. Absent until"
            " known."),
+    Metric("ckpt_elsewhere_up", "gauge", _DIR, "watch",
+           "1 while looks for saves of other hosts are answered, 0 while the file server does not answer; "
+           "absent where none are looked for."),
+    Metric("ckpt_elsewhere_metadata_calls_total", "counter", _DIR, "watch",
+           "Metadata calls (stat, opening and listing directories) made to look for saves of other hosts."),
+    Metric("ckpt_file_server_clock_offset_seconds", "gauge", _DIR, "watch",
+           "The file server's clock minus this node's in seconds, as changes of files show it; 0 while no "
+           "difference can be shown, absent before the first change."),
     Metric("ckpt_watch_overflows_total", "counter", (), "watch",
            "Overflows of the kernel's event queue; each one is repaired by a rescan."),
     Metric("ckpt_watch_rescans_total", "counter", ("reason",), "watch",

@@ -318,7 +318,9 @@ def _last_save_rows(save: Save | None, snapshot: Snapshot) -> _Rows:
 
 def _last_load_row(load: Load, snapshot: Snapshot) -> tuple[str, str]:
     cached = "" if load.cached_ratio is None else f", {load.cached_ratio:.0%} of it from the page cache"
-    text = f"{size_text(load.bytes)} in {duration_text(load.duration_seconds)}{cached}"
+    seconds = load.cold_start_seconds
+    work = "" if seconds is None else f", first GPU work after {duration_text(seconds)}"
+    text = f"{size_text(load.bytes)} in {duration_text(load.duration_seconds)}{cached}{work}"
     return "Last load", f"{text}, {ago(snapshot, load.end)}"
 
 
