@@ -1,4 +1,4 @@
-"""Which measurements are meant by ``FILE?dir=llama&since=7d``: where they are and which saves of them."""
+"""Which measurements are meant by ``FILE?dir=llama&since=7d``: where they are, and which saves and loads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ckpt_exporter.errors import CkptExporterError, UsageError
 from ckpt_exporter.logs import one_line
 
 if TYPE_CHECKING:
-    from ckpt_exporter.history.records import Measurements, SaveRecord
+    from ckpt_exporter.history.records import LoadRecord, Measurements, SaveRecord
 
 KEYS: Final = ("dir", "since", "until", "run", "mountpoint", "transport", "node", "layout")
 _AGO: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd])")
@@ -25,7 +25,7 @@ _YEAR_3000_UNIX: Final = 32_503_680_000.0
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Files or a Prometheus server, and which saves of it; None selects all. Times are Unix seconds."""
+    """Files or a Prometheus server, and which records of it; None selects all. Times are Unix seconds."""
 
     text: str
     files: tuple[str, ...] = ()
@@ -117,12 +117,14 @@ def read_source(source: Source) -> Measurements:
 def _read_benches(files: list[str]) -> Measurements:
     found = [bench_measurements(read_bench_result(file)) for file in files]
     saves = sorted((save for one in found for save in one.saves), key=lambda s: s.end_unix)
+    loads = sorted((load for one in found for load in one.loads), key=lambda load: load.end_unix)
     return replace(
         found[0],
         source=", ".join(one.source for one in found),
         since_unix=min(one.since_unix for one in found),
         until_unix=max(one.until_unix for one in found),
         saves=tuple(saves),
+        loads=tuple(loads),
     )
 
 
@@ -142,19 +144,17 @@ def _read_histories(source: Source) -> Measurements:
 
 
 def _selected(measured: Measurements, source: Source) -> Measurements:
-    """Keep the saves that are meant, whatever of that the reader did already."""
-    since, until = source.since_unix, source.until_unix
+    """Keep the saves and loads that are meant, whatever of that the reader did already."""
     saves = tuple(
-        s for s in measured.saves
-        if (since is None or s.end_unix >= since) and (until is None or s.end_unix <= until)
-        and source.directory in (None, s.directory) and source.run in (None, s.run, s.run_id)
-        and source.mountpoint in (None, s.mountpoint) and source.transport in (None, s.transport)
-        and source.node in (None, s.node) and source.layout in (None, s.layout)
+        save for save in measured.saves
+        if _is_meant(save, source) and source.run in (None, save.run, save.run_id)
     )  # fmt: skip
-    if not saves:
-        _refuse_what_no_save_has(measured, source)
+    # A run's loads were chosen by the reader, who knows of ids as well.
+    loads = tuple(load for load in measured.loads if _is_meant(load, source))
+    if not saves and not loads:
+        _refuse_what_none_has(measured, source)
     gpu_time = tuple(g for g in measured.gpu_time if source.node in (None, g.node))
-    measured = replace(measured, gpu_time=gpu_time)
+    measured = replace(measured, gpu_time=gpu_time, loads=loads)
     if saves and {source.mountpoint, source.transport, source.layout} != {None}:
         same_nodes = [s for s in measured.saves if source.node in (None, s.node)]
         if len(saves) < len(same_nodes):
@@ -164,15 +164,30 @@ def _selected(measured: Measurements, source: Source) -> Measurements:
     return replace(measured, saves=saves)
 
 
-def _refuse_what_no_save_has(measured: Measurements, source: Source) -> None:
+def _is_meant(record: SaveRecord | LoadRecord, source: Source) -> bool:
+    since, until = source.since_unix, source.until_unix
+    return (
+        (since is None or record.end_unix >= since)
+        and (until is None or record.end_unix <= until)
+        and source.directory in (None, record.directory)
+        and source.mountpoint in (None, record.mountpoint)
+        and source.transport in (None, record.transport)
+        and source.node in (None, record.node)
+        and source.layout in (None, record.layout)
+    )
+
+
+def _refuse_what_none_has(measured: Measurements, source: Source) -> None:
     """Refuse a mistyped mount or node: without saves a gate would only lack data, which stops no pipeline."""
+    records = (*measured.saves, *measured.loads)
     for key in ("mountpoint", "transport", "node", "layout"):
         asked = getattr(source, key)
-        known = sorted({str(getattr(save, key)) for save in measured.saves} - {"None"})
+        known = sorted({str(getattr(record, key)) for record in records} - {"None"})
         if asked is not None and asked not in known:
+            kind = "save" if measured.saves else "load"
             there = ", ".join(map(one_line, known)) or "none"
             raise CkptExporterError(
-                f"{one_line(source.text)}: no save has {key}={one_line(asked)}; there are {there}"
+                f"{one_line(source.text)}: no {kind} has {key}={one_line(asked)}; there are {there}"
             )
 
 

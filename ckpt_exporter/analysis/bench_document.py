@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ckpt_exporter.analysis.bench_load_document import load_blocks, load_summary, load_warnings
 from ckpt_exporter.analysis.bench_result import bench_json
 from ckpt_exporter.analysis.document import Chart, Column, Document, Paragraph, Series, Table
-from ckpt_exporter.analysis.gate_storage import burst_bandwidth, disagreement
+from ckpt_exporter.analysis.gate_storage import burst_bandwidth, disagreement, seconds_apart
 from ckpt_exporter.analysis.numbers import (
     UNKNOWN,
     bandwidth_text,
@@ -30,7 +31,11 @@ AGREEMENT: Final = 0.05
 
 
 def bench_document(result: BenchResult) -> Document:
-    """Return the answer, what limits it, and every burst."""
+    """Return the answer, what limits it, and every burst or load."""
+    if result.loads:
+        warnings = list(load_warnings(result))
+        data = {**bench_data(result), "warnings": warnings}
+        return Document("Loading from the storage", tuple(load_blocks(result, warnings)), data)
     blocks: list[Block] = [
         Paragraph(
             f"{result.shape['title']}: {plain(result.shape['files'])} files, "
@@ -57,7 +62,14 @@ def bench_data(result: BenchResult) -> dict[str, Any]:
             "fastest_bandwidth": max(speeds, default=None),
         }
     worst = [found for r in result.repetitions if (found := disagreement(r)) is not None]
-    return {**bench_json(result), "summary": summary, "largest_disagreement": max(worst, default=None)}
+    seconds = [abs(found) for r in result.repetitions if (found := seconds_apart(r)) is not None]
+    return {
+        **bench_json(result),
+        "summary": summary,
+        "largest_disagreement": max(worst, default=None),
+        "largest_seconds_apart": max(seconds, default=None),
+        **(load_summary(result) if result.loads else {}),
+    }
 
 
 def _by_cache(result: BenchResult) -> dict[str, list[Repetition]]:
@@ -121,15 +133,24 @@ def _bursts(result: BenchResult) -> Table:
     rows = []
     for number, r in enumerate(result.repetitions, 1):
         save = r.save
-        apart = disagreement(r)
         rows.append((
             plain(number), r.cache, seconds_text(r.writers.seconds),
             seconds_text(save.duration_seconds) if save else UNKNOWN,
-            percent_text(apart, 1), seconds_text(r.writers.sync_seconds),
+            _apart(r), seconds_text(r.writers.sync_seconds),
             bandwidth_text(save.sustained_bandwidth) if save else UNKNOWN,
             bandwidth_text(save.peak_bandwidth) if save else UNKNOWN,
         ))  # fmt: skip
     return Table("Each burst, as its writers and as the exporter measured it", columns, tuple(rows))
+
+
+def _apart(repetition: Repetition) -> str:
+    """Return what lies between both durations as measured, and between both counts of bytes if anything."""
+    seconds = seconds_apart(repetition)
+    if seconds is None or repetition.save is None:
+        return UNKNOWN
+    more = repetition.save.bytes - repetition.writers.bytes
+    told = f"{plain(seconds * 1000)} ms" if abs(seconds) < 1 else seconds_text(seconds)
+    return told + (f", {plain(more)} bytes" if more else "")
 
 
 def _chart(result: BenchResult) -> Chart:

@@ -19,6 +19,7 @@ _HEIGHT: Final = 300
 _TOP: Final = 14
 _RIGHT: Final = 18
 _BOTTOM: Final = 48
+_BAR: Final = 44.0  # height of a bar of shares
 _CHARACTER: Final = 6.6  # pixels that a digit takes at the style sheet's 12 px
 
 
@@ -27,17 +28,40 @@ def svg_chart(chart: Chart) -> str:
     values = [y for series in chart.series for _, y in series.points if y is not None]
     if not values:
         return ""
+    if chart.kind == "shares":
+        return _shares(chart)
     frame = _frame(chart, values)
     marks = {"bars": _bars, "stacked": _stacked, "line": _lines}[chart.kind](chart, frame)
-    label = html.escape(f"{clean(chart.title)}: {clean(chart.y_label)}", quote=True)
     parts = [
-        f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">',
+        _opened(chart, _HEIGHT),
         *_y_axis(frame),
         *marks,
         *_x_axis(chart, frame),
         "</svg>",
     ]
     return "\n".join(parts)
+
+
+def _opened(chart: Chart, height: float) -> str:
+    label = html.escape(f"{clean(chart.title)}: {clean(chart.y_label)}", quote=True)
+    return f'<svg class="chart" viewBox="0 0 {_WIDTH} {height:g}" role="img" aria-label="{label}">'
+
+
+def _shares(chart: Chart) -> str:
+    """Draw one bar from side to side, each part as wide as its share and named where there is room."""
+    shown = [(i, series.points[0][1] or 0.0) for i, series in enumerate(chart.series)]
+    whole = sum(max(0.0, value) for _, value in shown) or 1.0
+    parts, left = [_opened(chart, _BAR + 4)], 0.0
+    for index, value in shown:
+        width = _WIDTH * max(0.0, value) / whole
+        text = f"{significant(value)} {'%' if chart.y_label == 'percent' else clean(chart.y_label)}"
+        if width > 0:
+            title = f"{clean(chart.series[index].name)}: {text}"
+            parts.append(_rectangle(left, width - 1, (2.0, _BAR + 2.0), index, title))
+        if width > (len(text) + 2) * _CHARACTER:
+            parts.append(_text(left + width / 2, _BAR / 2 + 6, text, "middle", extra=' class="inside"'))
+        left += width
+    return "\n".join([*parts, "</svg>"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,21 @@
-"""Two sets of saves side by side, with intervals, and what limits the comparison; pure."""
+"""Two sets of saves and loads side by side, with intervals, and what limits the comparison; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from ckpt_exporter.analysis.comparability import warnings_of
+from ckpt_exporter.analysis.compare_loads import LoadComparison, compare_loads
 from ckpt_exporter.analysis.job_saves import JobSave, job_saves
 from ckpt_exporter.analysis.project_inputs import measured_inputs
-from ckpt_exporter.analysis.statistics import Interval, interval, mean, median, quantile, ratio_interval
+from ckpt_exporter.analysis.quantities import Quantity, Unit, Verdict, quantity, verdict
+from ckpt_exporter.analysis.statistics import Interval, interval, mean, ratio_interval
 from ckpt_exporter.errors import UsageError
 
 if TYPE_CHECKING:
     from ckpt_exporter.history.records import Measurements
-
-# Below this many saves an arm, chance decides: no verdict.
-MIN_SAVES: Final = 5
-
-Verdict = Literal["better", "worse", "no difference shown", "not enough data"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +48,6 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
-    """One quantity of both arms: medians with intervals, 95th percentiles, and the gain.
-
-    ``gain`` is above 1 where the candidate is better, whichever way the quantity points.
-    """
-
-    key: str
-    unit: Literal["seconds", "bytes_per_second"]
-    baseline: Interval | None
-    candidate: Interval | None
-    baseline_p95: float | None
-    candidate_p95: float | None
-    gain: Interval | None
-    verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True)
 class Share:
     """What saves cost the run: lost seconds over the run's own wall-clock time."""
 
@@ -80,21 +60,25 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both arms, their quantities, the shares, and the warnings that limit what they mean."""
+    """Both arms, their quantities, the shares, and the warnings that limit what they mean.
+
+    ``loads`` is None where neither arm has any.
+    """
 
     baseline: Arm
     candidate: Arm
     quantities: tuple[Quantity, ...]
     share: Share
     warnings: tuple[str, ...]
+    loads: LoadComparison | None = None
 
     def quantity(self, key: str) -> Quantity:
         """Return one quantity by its key."""
-        return next(quantity for quantity in self.quantities if quantity.key == key)
+        return next(found for found in self.quantities if found.key == key)
 
 
 _Value = Callable[[JobSave], "float | None"]
-_QUANTITIES: Final[tuple[tuple[str, Literal["seconds", "bytes_per_second"], _Value], ...]] = (
+_QUANTITIES: Final[tuple[tuple[str, Unit, _Value], ...]] = (
     ("duration_seconds", "seconds", lambda save: save.duration_seconds),
     ("active_seconds", "seconds", lambda save: save.active_seconds),
     ("bubble_seconds", "seconds", lambda save: save.bubble_seconds),
@@ -105,15 +89,20 @@ _QUANTITIES: Final[tuple[tuple[str, Literal["seconds", "bytes_per_second"], _Val
 
 
 def compare(baseline: Measurements, candidate: Measurements) -> Comparison:
-    """Compare two sets of saves."""
+    """Compare two sets of saves and loads."""
     arms = (_arm("baseline", baseline), _arm("candidate", candidate))
-    quantities = tuple(_quantity(key, unit, value, *arms) for key, unit, value in _QUANTITIES)
-    return Comparison(*arms, quantities, _share(*arms), warnings_of(*arms))
+    quantities = tuple(
+        quantity(key, unit, *(_values(arm, value) for arm in arms)) for key, unit, value in _QUANTITIES
+    )
+    loads = compare_loads(baseline.loads, candidate.loads)
+    # Of arms that only load there is nothing to say about saves.
+    warnings = warnings_of(*arms) if any(arm.all_saves for arm in arms) or loads is None else ()
+    return Comparison(*arms, quantities, _share(*arms), warnings, loads)
 
 
 def _arm(name: str, measurements: Measurements) -> Arm:
     joined = job_saves(measurements.saves)
-    complete = tuple(save for save in joined if save.complete)
+    complete = tuple(save for save in joined if save.complete and not save.seen_only)
     try:
         run_seconds = measured_inputs(measurements).run_seconds
     except UsageError:  # no complete save with a duration: nothing to spread over time
@@ -123,33 +112,6 @@ def _arm(name: str, measurements: Measurements) -> Arm:
 
 def _values(arm: Arm, value: _Value) -> list[float]:
     return [found for save in arm.saves if (found := value(save)) is not None]
-
-
-def _quantity(
-    key: str, unit: Literal["seconds", "bytes_per_second"], value: _Value, baseline: Arm, candidate: Arm
-) -> Quantity:
-    before, after = _values(baseline, value), _values(candidate, value)
-    gain = None
-    if before and after and median(before) > 0 and median(after) > 0:
-        gain = ratio_interval(before, after) if unit == "seconds" else ratio_interval(after, before)
-    return Quantity(
-        key,
-        unit,
-        interval(before) if before else None,
-        interval(after) if after else None,
-        quantile(before, 0.95) if before else None,
-        quantile(after, 0.95) if after else None,
-        gain,
-        _verdict(gain, len(before), len(after)),
-    )
-
-
-def _verdict(gain: Interval | None, *counts: int) -> Verdict:
-    if gain is None or min(counts) < MIN_SAVES or gain.low is None or gain.high is None:
-        return "not enough data"
-    if gain.low > 1:
-        return "better"
-    return "worse" if gain.high < 1 else "no difference shown"
 
 
 # --- shares of the run ----------------------------------------------------------------------------------
@@ -175,7 +137,7 @@ def _share(baseline: Arm, candidate: Arm) -> Share:
     gain = None
     if shares[0] is not None and shares[1] is not None and shares[1].estimate > 0:
         gain = _share_gain(baseline, candidate, lost)
-    return Share(shares[0], shares[1], swapped, _verdict(gain, len(lost[0]), len(lost[1])), measured)
+    return Share(shares[0], shares[1], swapped, verdict(gain, len(lost[0]), len(lost[1])), measured)
 
 
 def _mostly_measured(arm: Arm) -> bool:

@@ -5,37 +5,34 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from ckpt_exporter.analysis.compare_loads_document import loads_answer, loads_blocks, loads_data
 from ckpt_exporter.analysis.document import Chart, Column, Document, Heading, Paragraph, Series, Table
 from ckpt_exporter.analysis.gates import TITLES
 from ckpt_exporter.analysis.numbers import (
     UNKNOWN,
-    bandwidth_text,
     bandwidth_unit,
-    factor_text,
     percent_text,
     plain,
     seconds_text,
     size_text,
     time_text,
 )
+from ckpt_exporter.analysis.quantities_document import (
+    NAMES,
+    quantities_table,
+    quantity_data,
+    range_text,
+    told_gain,
+)
 from ckpt_exporter.analysis.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ckpt_exporter.analysis.compare import Arm, Comparison, Quantity
+    from ckpt_exporter.analysis.compare import Arm, Comparison
     from ckpt_exporter.analysis.document import Block
     from ckpt_exporter.analysis.gates import GateResult
     from ckpt_exporter.analysis.statistics import Interval
-
-_NAMES: Final = {
-    "duration_seconds": "save duration",
-    "active_seconds": "time in which bytes flowed",
-    "bubble_seconds": "bubble of a save",
-    "average_bandwidth": "average bandwidth",
-    "sustained_bandwidth": "sustained bandwidth",
-    "peak_bandwidth": "peak bandwidth",
-}
 
 
 def compare_document(comparison: Comparison, gates: Sequence[GateResult] = ()) -> Document:
@@ -43,11 +40,14 @@ def compare_document(comparison: Comparison, gates: Sequence[GateResult] = ()) -
     blocks: list[Block] = [Paragraph(text) for text in _answer(comparison)]
     blocks += _gate_summary(gates)
     blocks += [Paragraph(text, "warning") for text in comparison.warnings]
-    blocks.append(Heading("Side by side"))
-    blocks.append(_arms(comparison))
-    blocks.append(_quantities(comparison))
-    blocks += _shares(comparison)
-    blocks += _charts(comparison)
+    if comparison.baseline.all_saves or comparison.candidate.all_saves:
+        blocks.append(Heading("Side by side"))
+        blocks.append(_arms(comparison))
+        title = "Each quantity is that of the slowest node of a save; better is above x1"
+        blocks.append(quantities_table(title, comparison.quantities))
+        blocks += _shares(comparison)
+        blocks += _charts(comparison)
+    blocks += loads_blocks(comparison.loads)
     for gate in gates:
         blocks += _gate(gate)
     blocks.append(_method())
@@ -58,34 +58,25 @@ def compare_document(comparison: Comparison, gates: Sequence[GateResult] = ()) -
 
 
 def _answer(comparison: Comparison) -> Iterator[str]:
+    if comparison.baseline.all_saves or comparison.candidate.all_saves or comparison.loads is None:
+        yield from _saves_answer(comparison)
+    yield from loads_answer(comparison.loads)
+
+
+def _saves_answer(comparison: Comparison) -> Iterator[str]:
     duration = comparison.quantity("duration_seconds")
     if duration.gain is None or duration.baseline is None or duration.candidate is None:
         yield "There is not enough data to compare save durations."
         return
-    told = f"{seconds_text(duration.baseline.estimate)} to {seconds_text(duration.candidate.estimate)}"
-    if duration.verdict == "not enough data":
-        yield f"Median save duration: {told}, but there is not enough data for a verdict."
-        return
-    words = {
-        "better": "Saves are faster",
-        "worse": "Saves are slower",
-        "no difference shown": "No difference is shown",
-    }
-    yield (
-        f"{words[duration.verdict]}: {told} (median), {factor_text(duration.gain.estimate)} as fast "
-        f"({_range(duration.gain, factor_text)} with 95 % confidence)."
-    )
+    yield told_gain("Saves", "Median save duration", duration)
     share = comparison.share
-    if share.baseline is not None and share.candidate is not None:
+    decided = duration.verdict != "not enough data"
+    if decided and share.baseline is not None and share.candidate is not None:
         name = "bubble share" if share.measured else "share of the run spent saving"
         yield (
             f"The {name} goes from {percent_text(share.baseline.estimate)} to "
             f"{percent_text(share.candidate.estimate)}: {share.verdict}."
         )
-
-
-def _range(found: Interval, show: Callable[[float | None], str]) -> str:
-    return UNKNOWN if found.low is None else f"{show(found.low)} to {show(found.high)}"
 
 
 def _gate_summary(gates: Sequence[GateResult]) -> Iterator[Block]:
@@ -146,57 +137,27 @@ def _mounts(arm: Arm) -> str:
     return _distinct(arm, "mountpoint")
 
 
-def _show(quantity: Quantity) -> Callable[[float | None], str]:
-    return seconds_text if quantity.unit == "seconds" else bandwidth_text
-
-
-def _quantities(comparison: Comparison) -> Table:
-    columns = (Column("median", "left"), Column("baseline"), Column("candidate"), Column("better by"),
-               Column("95 % interval"), Column("verdict", "left"))  # fmt: skip
-    rows = []
-    for quantity in comparison.quantities:
-        if quantity.baseline is None and quantity.candidate is None:
-            continue
-        show, gain = _show(quantity), quantity.gain
-        arms = [
-            show(found.estimate) if found is not None else UNKNOWN
-            for found in (quantity.baseline, quantity.candidate)
-        ]
-        told = (
-            [factor_text(gain.estimate), _range(gain, factor_text)]
-            if gain is not None
-            else [UNKNOWN, UNKNOWN]
-        )
-        rows.append((_NAMES[quantity.key], *arms, *told, quantity.verdict))
-        tails = (show(quantity.baseline_p95), show(quantity.candidate_p95))
-        if quantity.unit == "seconds":
-            rows.append(("... 95th percentile", *tails, "", "", ""))
-    return Table(
-        "Each quantity is that of the slowest node of a save; better is above x1", columns, tuple(rows)
-    )
-
-
 def _shares(comparison: Comparison) -> Iterator[Block]:
     share = comparison.share
     if share.baseline is None and share.candidate is None:
         return
     name = "bubble share of the run" if share.measured else "share of the run spent saving"
     rows = [
-        (name, *(_with_range(found, percent_text) for found in (share.baseline, share.candidate))),
+        (name, *(_withrange_text(found, percent_text) for found in (share.baseline, share.candidate))),
     ]
     if share.baseline_run_with_candidate_saves is not None:
         rows.append((
             "baseline's run, with its own and the candidate's saves",
             seconds_text(comparison.baseline.run_seconds),
-            _with_range(share.baseline_run_with_candidate_saves, seconds_text),
+            _withrange_text(share.baseline_run_with_candidate_saves, seconds_text),
         ))  # fmt: skip
     yield Table("Training time", _ARM_COLUMNS, tuple(rows))
 
 
-def _with_range(found: Interval | None, show: Callable[[float | None], str]) -> str:
+def _withrange_text(found: Interval | None, show: Callable[[float | None], str]) -> str:
     if found is None:
         return UNKNOWN
-    return show(found.estimate) + (f" ({_range(found, show)})" if found.low is not None else "")
+    return show(found.estimate) + (f" ({range_text(found, show)})" if found.low is not None else "")
 
 
 def _charts(comparison: Comparison) -> Iterator[Block]:
@@ -219,7 +180,7 @@ def _charts(comparison: Comparison) -> Iterator[Block]:
             Series(name, tuple((float(i), value / scale) for i, value in enumerate(values)))
             for name, values in medians.items()
         ),
-        labels=tuple(_NAMES[q.key] for q in shown),
+        labels=tuple(NAMES[q.key] for q in shown),
     )
 
 
@@ -238,7 +199,7 @@ def _method() -> Paragraph:
     return Paragraph(
         "Intervals are 95 % bootstrap intervals of the ratio of medians (of means for shares), widened for "
         "small samples; below five saves an arm there is no verdict. Saves of one step on several nodes are "
-        "one save, as long as its slowest node takes."
+        "one save, as long as its slowest node takes. A load is one node's."
     )
 
 
@@ -250,9 +211,10 @@ def comparison_data(comparison: Comparison, gates: Sequence[GateResult]) -> dict
     return {
         "baseline": _arm_data(comparison.baseline),
         "candidate": _arm_data(comparison.candidate),
-        "quantities": {quantity.key: _quantity_data(quantity) for quantity in comparison.quantities},
+        "quantities": {quantity.key: quantity_data(quantity) for quantity in comparison.quantities},
         "share": asdict(comparison.share),
         "warnings": list(comparison.warnings),
+        "loads": loads_data(comparison.loads),
         "gates": [
             {
                 "gate": g.gate,
@@ -263,12 +225,6 @@ def comparison_data(comparison: Comparison, gates: Sequence[GateResult]) -> dict
             for g in gates
         ],
     }
-
-
-def _quantity_data(quantity: Quantity) -> dict[str, object]:
-    data = asdict(quantity)
-    del data["key"]
-    return data
 
 
 def _arm_data(arm: Arm) -> dict[str, object]:

@@ -55,12 +55,13 @@ class Series:
 class Chart:
     """A picture of numbers.
 
-    ``bars``: x counts 0, 1, ... into ``labels``; ``stacked`` piles the series up; ``line``: x is a number, or
-    Unix seconds where ``x_is_time``. ``y_label`` and ``x_label`` name quantity and unit.
+    ``bars``: x counts 0, 1, ... into ``labels``; ``stacked`` piles the series up; ``shares`` lays the first
+    point of each series end to end in one bar, as parts of a whole; ``line``: x is a number, or Unix seconds
+    where ``x_is_time``. ``y_label`` and ``x_label`` name quantity and unit.
     """
 
     title: str
-    kind: Literal["bars", "stacked", "line"]
+    kind: Literal["bars", "stacked", "shares", "line"]
     y_label: str
     series: tuple[Series, ...]
     x_label: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckpt_exporter.analysis.compare import MIN_SAVES, compare
+from ckpt_exporter.analysis.compare import compare
 from ckpt_exporter.analysis.gates import Check, below, verdict_of
 from ckpt_exporter.analysis.numbers import (
     UNKNOWN,
@@ -16,6 +16,7 @@ from ckpt_exporter.analysis.numbers import (
     seconds_text,
     significant,
 )
+from ckpt_exporter.analysis.quantities import MIN_SAMPLES
 from ckpt_exporter.analysis.statistics import median, quantile, ratio_interval
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _enough(name: str, found: int, wanted: int) -> Check:
 def _longest(durations: list[float], limit: float) -> Check:
     told = seconds_text(max(durations)) if durations else UNKNOWN
     holds = max(durations) <= limit if durations else None
-    if holds and len(durations) < MIN_SAVES:
+    if holds and len(durations) < MIN_SAMPLES:
         holds = None
     return Check("longest save", f"at most {seconds_text(limit)}", told, verdict_of(holds))
 
@@ -140,7 +141,7 @@ def _bubble(both: Comparison, limit: float) -> Check:
     if share is None or share.low is None or share.high is None:
         return Check(name, threshold, UNKNOWN, "not enough data")
     told = f"{percent_text(share.estimate)} ({percent_text(share.low)} to {percent_text(share.high)})"
-    holds = below(share.low, share.high, limit) if len(both.candidate.saves) >= MIN_SAVES else None
+    holds = below(share.low, share.high, limit) if len(both.candidate.saves) >= MIN_SAMPLES else None
     if holds is False and not both.share.measured:
         holds = None  # durations are only the most that saves can cost
     return Check(name, threshold, told, verdict_of(holds))
@@ -148,7 +149,7 @@ def _bubble(both: Comparison, limit: float) -> Check:
 
 def _tail(durations: list[float], limit: float) -> Check:
     name, threshold = "tail: 95th percentile over median", f"at most {factor_text(limit)}"
-    if len(durations) < MIN_SAVES:
+    if len(durations) < MIN_SAMPLES:
         return Check(name, threshold, UNKNOWN, "not enough data")
     tail = quantile(durations, 0.95) / median(durations)
     return Check(name, threshold, factor_text(tail), verdict_of(tail <= limit))
@@ -157,7 +158,7 @@ def _tail(durations: list[float], limit: float) -> Check:
 def _drift(durations: list[float], limit: float) -> Check:
     name, threshold = "later half over earlier half", f"at most {factor_text(limit)}"
     half = len(durations) // 2
-    if half < MIN_SAVES:
+    if half < MIN_SAMPLES:
         return Check(name, threshold, UNKNOWN, "not enough data")
     found = ratio_interval(durations[-half:], durations[:half])
     told = f"{factor_text(found.estimate)} ({factor_text(found.low)} to {factor_text(found.high)})"

@@ -103,6 +103,14 @@ def disagreement(repetition: Repetition) -> float | None:
     return max(in_time, abs(save.bytes / writers.bytes - 1))
 
 
+def seconds_apart(repetition: Repetition) -> float | None:
+    """Return by how many seconds the detector's duration exceeds the writers', None where one has none."""
+    save, writers = repetition.save, repetition.writers
+    if save is None or save.duration_seconds is None or not writers.seconds:
+        return None
+    return save.duration_seconds - writers.seconds
+
+
 def _synced(evidence: Evidence) -> Check:
     if not evidence.benches:
         return Check("bursts synced or direct", "yes", _MISSING, "not enough data")

@@ -46,6 +46,7 @@ ul.legend { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1.1rem;
 ul.legend svg { width: .8rem; height: .8rem; margin-right: .4rem; vertical-align: -.05rem; }
 svg.chart { width: 100%; height: auto; display: block; }
 svg.chart text { font-size: 12px; fill: var(--soft); } svg.chart text.name { fill: var(--text); }
+svg.chart text.inside { fill: var(--page); font-weight: 600; }
 svg .grid { stroke: var(--rule); } svg .axis { stroke: var(--soft); }
 svg path.line { fill: none; stroke-width: 2; }
 @media print { :root { --page: #fff; --text: #000; --soft: #333; --rule: #bbb; --band: #f4f4f4; --warn: #fff;

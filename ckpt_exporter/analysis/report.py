@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ckpt_exporter.analysis.gpu_shares import gpu_shares_data
 from ckpt_exporter.analysis.job_saves import job_saves
 from ckpt_exporter.analysis.loads import loads_data
 from ckpt_exporter.analysis.reasons import phases_of, reasons
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from ckpt_exporter.analysis.job_saves import JobSave
     from ckpt_exporter.analysis.stragglers import Straggler
-    from ckpt_exporter.history.records import Measurements, SaveRecord
+    from ckpt_exporter.history.records import GpuTimeRecord, Measurements, SaveRecord
 
 SLOWEST: Final = 5
 _UNFINISHED: Final = 20
@@ -66,6 +67,7 @@ def report_data(measured: Measurements, scope: Scope = Scope()) -> Data:
         "gpus": _gpus(measured, bubble),
         "stalls": _stalls(measured),
         "stall_episodes": episodes_data(measured.stalls),
+        "gpu_time": _gpu_time(measured, jobs, bubble, scope),
         "loads": loads_data(measured.loads),
         "faster_storage": _faster_storage(jobs),
         "trend": trend(measured, jobs),
@@ -102,13 +104,13 @@ def _storage(save: SaveRecord) -> str:
 
 
 def _result(save: JobSave) -> str:
-    results = {record.result for record in save.records}
+    results = {record.result for record in save.written}
     return next((name for name in ("incomplete", "aborted") if name in results), "complete")
 
 
 def _bytes(complete: Sequence[JobSave]) -> Data:
     written = [save.written_bytes for save in complete if save.written_bytes is not None]
-    sizes = [float(save.bytes) for save in complete]
+    sizes = [float(save.bytes) for save in complete if not save.seen_only]
     return {
         "median": median(sizes) if sizes else None, "largest": max(sizes, default=None),
         "total": sum(save.bytes for save in complete), "files": sum(save.files for save in complete),
@@ -161,13 +163,7 @@ def _bubble(measured: Measurements, jobs: Sequence[JobSave], scope: Scope) -> Da
     with_figure = [save for save in jobs if save.bubble_seconds is not None]
     without = [save for save in jobs if save.bubble_seconds is None]
     chosen = scope.directory is not None or scope.run is not None
-    # Of a part of the saves only the GPUs that it stopped are the measure.
-    touched = {(r.node, gpu) for r in records for gpu in r.bubble_gpu_seconds} if chosen else None
-    observed = sum(
-        hour.observed_seconds
-        for hour in measured.gpu_time
-        if touched is None or (hour.node, hour.gpu) in touched
-    )
+    observed = sum(hour.observed_seconds for hour in _hours(measured, jobs, scope))
     known = bool(with_figure) and bool(per_gpu)
     return {
         "saves_with_figure": len(with_figure),
@@ -188,6 +184,20 @@ def _bubble(measured: Measurements, jobs: Sequence[JobSave], scope: Scope) -> Da
         "low_quality": sum(record.quality == "low" for record in records),
         "utilisation_alone": sum(r.quality == "low" and r.source == "utilization" for r in records),
     }
+
+
+def _hours(measured: Measurements, jobs: Sequence[JobSave], scope: Scope) -> list[GpuTimeRecord]:
+    """Return the GPU time that is the measure: of a part of the saves that of the GPUs that it stopped."""
+    if scope.directory is None and scope.run is None:
+        return list(measured.gpu_time)
+    stopped = {(r.node, gpu) for save in jobs for r in save.records for gpu in r.bubble_gpu_seconds}
+    return [hour for hour in measured.gpu_time if (hour.node, hour.gpu) in stopped]
+
+
+def _gpu_time(measured: Measurements, jobs: Sequence[JobSave], bubble: Data, scope: Scope) -> Data | None:
+    """Return where the observed GPU time went; without a save, saves cost nothing."""
+    cost = bubble["gpu_seconds"] if jobs else 0.0
+    return gpu_shares_data(_hours(measured, jobs, scope), measured.stalls, cost)
 
 
 def _skipped(save: JobSave) -> str | None:
@@ -303,7 +313,7 @@ def _unfinished(jobs: Sequence[JobSave]) -> list[Data]:
     return [
         {
             **_named(save), "result": _result(save),
-            "reason": next((r.reason for r in save.records if r.result != "complete" and r.reason), None),
+            "reason": next((r.reason for r in save.written if r.result != "complete" and r.reason), None),
         }
         for save in found[-_UNFINISHED:]
     ]  # fmt: skip

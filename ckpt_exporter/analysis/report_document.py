@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ckpt_exporter.analysis.document import Chart, Column, Document, Heading, Paragraph, Series, Table
+from ckpt_exporter.analysis.gpu_shares import gpu_shares_blocks
 from ckpt_exporter.analysis.job_saves import job_saves
 from ckpt_exporter.analysis.loads import loads_blocks
 from ckpt_exporter.analysis.numbers import (
     UNKNOWN,
     bandwidth_text,
-    count_text,
+    counted,
     duration_text,
     percent_text,
     plain,
@@ -20,8 +21,8 @@ from ckpt_exporter.analysis.numbers import (
     time_text,
 )
 from ckpt_exporter.analysis.report import Scope, report_data
-from ckpt_exporter.analysis.stalls import CAUSE_TEXTS, stalls_blocks
-from ckpt_exporter.analysis.statistics import mean
+from ckpt_exporter.analysis.report_gpus import gpus_blocks
+from ckpt_exporter.analysis.stalls import stalls_blocks
 from ckpt_exporter.history.rows import PHASES
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 Data = dict[str, Any]
 _LEFT: Final[Align] = "left"
-_MANY_GPUS: Final = 32
 _STRAGGLERS: Final = 5
 # A save that is not slower than this is not slow.
 _SLOWER_FACTOR: Final = 1.05
@@ -54,12 +54,29 @@ _SKIPPED: Final = {
 def report(measured: Measurements, scope: Scope) -> Document:
     """Return what the saves of a window cost; ``data`` has the keys that docs/report.md lists."""
     data = report_data(measured, scope)
+    if not measured.saves:
+        return _without_saves(data)
     blocks: list[Block] = [
         *_answer(data), *_warnings(data), *_summary(data), *_durations(measured), *_phases(data),
-        *_gpus(data), *_trend(data), *_slowest(data), *_unfinished(data), *_stragglers(data),
-        *loads_blocks(data["loads"]), *stalls_blocks(data["stall_episodes"]), *_notes(data),
+        *gpu_shares_blocks(data["gpu_time"]), *gpus_blocks(data), *_trend(data), *_slowest(data),
+        *_unfinished(data), *_stragglers(data), *loads_blocks(data["loads"]),
+        *stalls_blocks(data["stall_episodes"]), *_notes(data),
     ]  # fmt: skip
     return Document("What the saves cost", tuple(blocks), data)
+
+
+def _without_saves(data: Data) -> Document:
+    """Return what can be said of a node that only loads, as one that serves a model does."""
+    window = data["window"]
+    blocks: list[Block] = [
+        Paragraph(
+            f"No save ended from {time_text(window['since_unix'])} to {time_text(window['until_unix'])} "
+            f"({duration_text(window['seconds'])}), but {counted(data['loads']['count'], 'load')} did."
+        ),
+        *_note_warnings(data), *loads_blocks(data["loads"]), *gpu_shares_blocks(data["gpu_time"]),
+        *stalls_blocks(data["stall_episodes"]), *_notes(data),
+    ]  # fmt: skip
+    return Document("What loading took", tuple(blocks), data)
 
 
 # --- the answer -----------------------------------------------------------------------------------------
@@ -69,7 +86,7 @@ def _answer(data: Data) -> Iterator[Block]:
     saves, durations, bubble = data["saves"], data["duration_seconds"], data["bubble"]
     window = data["window"]
     yield Paragraph(
-        f"{_count(saves['count'], 'save')} of {_which(data)} from {time_text(window['since_unix'])} to "
+        f"{counted(saves['count'], 'save')} of {_which(data)} from {time_text(window['since_unix'])} to "
         f"{time_text(window['until_unix'])} ({duration_text(window['seconds'])})."
     )
     if durations["known"]:
@@ -130,14 +147,14 @@ def _warnings(data: Data) -> Iterator[Block]:
     if bubble["gpu_seconds"] is not None and without:
         why = "; ".join(f"{_SKIPPED.get(name, name)}: {n}" for name, n in bubble["skipped"].items())
         yield Paragraph(
-            f"{_count(without, 'save')} without a bubble figure{f' ({why})' if why else ''}: what the GPUs "
+            f"{counted(without, 'save')} without a bubble figure{f' ({why})' if why else ''}: what the GPUs "
             "lost to them is not in these numbers.",
             "warning",
         )
     partly = bubble["saves_with_part_of_a_figure"]
     if partly:
         yield Paragraph(
-            f"{_count(partly, 'save')} with a bubble figure from some nodes only: what other nodes' GPUs "
+            f"{counted(partly, 'save')} with a bubble figure from some nodes only: what other nodes' GPUs "
             "lost is not in these numbers.",
             "warning",
         )
@@ -146,16 +163,20 @@ def _warnings(data: Data) -> Iterator[Block]:
     alone = bubble["utilisation_alone"]
     if alone:
         yield Paragraph(
-            f"{_count(alone, 'bubble')} told from utilisation alone, which misses GPUs that wait in a "
+            f"{counted(alone, 'bubble')} told from utilisation alone, which misses GPUs that wait in a "
             "collective: the true loss is larger.",
             "warning",
         )
     if bubble["low_quality"] > alone:
         yield Paragraph(
-            f"{_count(bubble['low_quality'] - alone, 'bubble')} of low quality (an old baseline, "
+            f"{counted(bubble['low_quality'] - alone, 'bubble')} of low quality (an old baseline, "
             "for example): what the GPUs really lost may be more or less.",
             "warning",
         )
+    yield from _note_warnings(data)
+
+
+def _note_warnings(data: Data) -> Iterator[Block]:
     for note in data["notes"]:
         yield Paragraph(note[:1].upper() + note[1:] + ".", "warning")
 
@@ -225,53 +246,6 @@ def _phases(data: Data) -> Iterator[Block]:
     points = tuple((float(i), phases[phase]["seconds"]) for i, phase in enumerate(PHASES))
     labels = tuple(PHASE_TEXTS[phase] for phase in PHASES)
     yield Chart("Bubble by phase of the save", "bars", "seconds", (Series("bubble", points),), labels=labels)
-
-
-def _gpus(data: Data) -> Iterator[Block]:
-    gpus, stalls = data["gpus"], data["stalls"]
-    if data["bubble"]["gpu_seconds"] is None or not gpus:
-        return
-    yield Heading("GPUs")
-    shown = (
-        sorted(gpus, key=lambda gpu: -gpu["bubble_seconds"])[:_MANY_GPUS] if len(gpus) > _MANY_GPUS else gpus
-    )
-    several = len({gpu["node"] for gpu in gpus}) > 1
-    rows = [
-        (_gpu_name(gpu, several=several), seconds_text(gpu["bubble_seconds"]),
-         seconds_text(gpu["drag_seconds"]), duration_text(gpu["observed_seconds"]),
-         percent_text(gpu["share"]))
-        for gpu in shown
-    ]  # fmt: skip
-    title = f"The {_MANY_GPUS} GPUs of {len(gpus)} that lost most" if len(shown) < len(gpus) else ""
-    heads = (Column("GPU", _LEFT), Column("bubble"), Column("drag"), Column("observed"), Column("share"))
-    yield Table(title, heads, tuple(rows))
-    if len(gpus) > 1:
-        yield _nodes_chart(gpus) if several else _gpus_chart(shown)
-    other = {
-        cause: seconds for cause, seconds in (stalls or {}).items() if cause in CAUSE_TEXTS and seconds > 0
-    }
-    if other:
-        lost = "; ".join(f"{CAUSE_TEXTS[cause]} {_hours(seconds)}" for cause, seconds in other.items())
-        yield Paragraph(f"Beside saves the GPUs stood still for other causes (estimated, GPU-hours): {lost}.")
-
-
-def _gpus_chart(gpus: list[Data]) -> Chart:
-    points = tuple((float(i), gpu["bubble_seconds"]) for i, gpu in enumerate(gpus))
-    labels = tuple(str(gpu["gpu"]) for gpu in gpus)
-    return Chart("Bubble by GPU", "bars", "seconds", (Series("bubble", points),), labels=labels)
-
-
-def _nodes_chart(gpus: list[Data]) -> Chart:
-    by_node: dict[str, list[float]] = {}
-    for gpu in gpus:
-        by_node.setdefault(gpu["node"], []).append(gpu["bubble_seconds"])
-    points = tuple((float(i), mean(seconds)) for i, seconds in enumerate(by_node.values()))
-    title = "Bubble by node, mean over its GPUs"
-    return Chart(title, "bars", "seconds", (Series("bubble", points),), labels=tuple(by_node))
-
-
-def _gpu_name(gpu: Data, *, several: bool) -> str:
-    return f"{gpu['node']} {gpu['gpu']}" if several else str(gpu["gpu"])
 
 
 def _trend(data: Data) -> Iterator[Block]:
@@ -393,7 +367,3 @@ def _notes(data: Data) -> Iterator[Block]:
 
 def _hours(gpu_seconds: float | None) -> str:
     return UNKNOWN if gpu_seconds is None else significant(gpu_seconds / 3600)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{count_text(number)} {noun}{'' if number == 1 else 's'}"

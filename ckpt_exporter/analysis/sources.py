@@ -30,10 +30,11 @@ def read_measurements(
 
     ``run`` is a run's name or its scheduler's id. A save belongs to the window in which it ended. GPU time is
     kept by the hour: of an hour that the window cuts, not more is taken than fits into the window. Without a
-    ``since`` or ``until`` the window is as long as the records are, of one directory among others as long as
-    its saves. Loads are those that ended between the given bounds: a run's first load comes before its first
-    save. Stalls of a part of the saves are those of the GPUs that these stopped, within the window. Raises
-    CkptExporterError where a source cannot be read or holds nothing that is asked for.
+    ``since`` or ``until`` the window is as long as the records are, of one directory or run among others as
+    long as its saves and the training before them. Loads are those that ended between the given bounds: a
+    run's first load comes before its first save. Stalls of a part of the saves are those of the GPUs that
+    these stopped, within the window. A node that only loads has no saves, which is no failure. Raises
+    CkptExporterError where a source cannot be read or holds neither saves nor loads that are asked for.
     """
     if prometheus is not None:
         from ckpt_exporter.analysis.prometheus import read_prometheus  # noqa: PLC0415 (files need no HTTP)
@@ -45,14 +46,14 @@ def read_measurements(
         save for save in kept.saves
         if directory in (None, save.directory) and run in (None, save.run, save.run_id)
     )  # fmt: skip
-    if not saves:
+    loads = _loads(kept, saves, directory, run)
+    if not saves and not loads:
         raise CkptExporterError(_nothing(source, kept, directory, run))
-    begin, end = _window(saves, kept.gpu_time, since, until, chosen=run is not None)
-    if run is None and len(saves) < len(kept.saves):
+    begin, end = _window(saves or loads, kept.gpu_time, since, until)
+    if saves and len(saves) < len(kept.saves):
         part = part_window(saves, begin, end)
         begin, end = part[0] if since is None else begin, part[1] if until is None else end
     hours = tuple(inside for hour in kept.gpu_time if (inside := clipped(hour, begin, end)) is not None)
-    loads = _loads(kept, saves, directory, run)
     chosen = directory is not None or run is not None
     stalls = _of_stopped(kept.stalls, saves, begin, end) if chosen else kept.stalls
     return Measurements(source, begin, end, saves, hours, kept.notes, loads, stalls)
@@ -109,6 +110,12 @@ def _once(records: Iterable[_Ended]) -> tuple[_Ended, ...]:
 
 
 def _nothing(source: str, kept: Kept, directory: str | None, run: str | None) -> str:
+    if kept.loads and not kept.saves:
+        chosen = " and ".join(
+            f"the {kind} {one_line(name)}" for kind, name in (("directory", directory), ("run", run)) if name
+        )
+        loaded = {load.directory if directory is not None else str(load.run) for load in kept.loads}
+        return f"{source}: no save in the window, and no load of {chosen}; loads are of {_list(loaded)}"
     if kept.first_unix is None or kept.last_unix is None:
         return f"{source}: no save has been kept yet"
     if kept.saves:
@@ -131,19 +138,17 @@ def _list(names: Iterable[str]) -> str:
 
 
 def _window(
-    saves: Sequence[SaveRecord],
+    records: Sequence[SaveRecord] | Sequence[LoadRecord],
     hours: Sequence[GpuTimeRecord],
     since: float | None,
     until: float | None,
-    *,
-    chosen: bool,
 ) -> tuple[float, float]:
-    """Return the window; where a bound is not given, that of the records (of the saves for one run)."""
+    """Return the window; where a bound is not given, that of the records and of the GPU time."""
     observed: dict[int, float] = {}
-    for hour in () if chosen else hours:
+    for hour in hours:
         seconds = min(float(HOUR_SECONDS), hour.observed_seconds)
         observed[hour.hour_unix] = max(observed.get(hour.hour_unix, 0.0), seconds)
-    begin, end = min(save.start_unix for save in saves), max(save.end_unix for save in saves)
+    begin, end = min(record.start_unix for record in records), max(record.end_unix for record in records)
     if observed:
         first, last = min(observed), max(observed)
         if first == last:

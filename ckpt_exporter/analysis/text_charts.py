@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # Plain ASCII: it shows in every terminal and encoding.
 _MARKS: Final = "*o+x#@"
 _FILLS: Final = "#=:.%~"
+_TOGETHER: Final = "\0"  # stands for a space at which no line breaks
 _PLOT_ROWS: Final = 10
 # More bars than fit on a screen are no picture; the tables and the other formats have them all.
 _MAX_BARS: Final = 24
@@ -24,7 +25,7 @@ def text_chart(chart: Chart, width: int) -> str:
     if not any(y is not None for series in chart.series for _, y in series.points):
         return ""
     head = wrap(f"{clean(chart.title)} ({clean(chart.y_label)})", width)
-    body = _plot(chart, width) if chart.kind == "line" else _bars(chart, width)
+    body = {"line": _plot, "shares": _shares}.get(chart.kind, _bars)(chart, width)
     return "\n".join([*head, *body])
 
 
@@ -33,6 +34,23 @@ def _legend(chart: Chart, marks: str) -> list[str]:
         return []
     shown = [f"{marks[i % len(marks)]} {clean(series.name)}" for i, series in enumerate(chart.series)]
     return ["  " + "   ".join(shown)]
+
+
+def _shares(chart: Chart, width: int) -> list[str]:
+    """Lay the parts end to end; a part too small for a mark is in the legend alone."""
+    values = [max(0.0, series.points[0][1] or 0.0) for series in chart.series]
+    whole, bar, reached = sum(values) or 1.0, "", 0.0
+    for i, value in enumerate(values):
+        reached += value
+        bar += _FILLS[i % len(_FILLS)] * (round(reached / whole * (width - 2)) - len(bar))
+    names = [
+        f"{_FILLS[i % len(_FILLS)]} {clean(series.name)} {significant(values[i])}"
+        for i, series in enumerate(chart.series)
+        if values[i] > 0
+    ]
+    # Marks and names stay together where the line breaks.
+    legend = wrap("  ".join(name.replace(" ", _TOGETHER) for name in names), width - 2)
+    return [f"|{bar}|", *(f"  {line.replace(_TOGETHER, ' ')}" for line in legend)]
 
 
 def _value(series: Series, x: int) -> float | None:

@@ -1,4 +1,4 @@
-"""``compare``: baseline against candidate storage, with acceptance gates."""
+"""``compare``: baseline against candidate storage, saves and loads, with acceptance gates."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _GATES: Final = ("G1", "G2", "G3", "G4")
 
 EPILOG: Final = """\
 An arm is FILE[,FILE...][?KEY=VALUE&...]: history files (run --history.path), or
-results of bench, and which of their saves are meant. KEY is one of dir, since,
-until, run, mountpoint, transport, node, layout; since and until take 7d (ago),
-2026-11-30 or 2026-11-30T12:00:00Z. Quote it: shells read & and ?.
-A Prometheus server's URL takes the same keys.
+results of bench, and which of their records are meant. KEY is one of dir,
+since, until, run, mountpoint, transport, node, layout; since and until take 7d
+(ago), 2026-11-30 or 2026-11-30T12:00:00Z. Quote it: shells read & and ?.
+A Prometheus server's URL takes the same keys. Loads count where hardly anything
+came from the page cache.
 
 Gates, each pass, fail or not enough data:
   G1  the right path: mount, transport, space, healthy sources (--exporter)
@@ -74,8 +75,8 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _add_compare(parser: Parser) -> None:
-    parser.add_argument("baseline", nargs="?", metavar="BASELINE", help="the saves as they are")
-    parser.add_argument("candidate", nargs="?", metavar="CANDIDATE", help="the saves as they would be")
+    parser.add_argument("baseline", nargs="?", metavar="BASELINE", help="saves and loads as they are")
+    parser.add_argument("candidate", nargs="?", metavar="CANDIDATE", help="saves and loads as they would be")
     gates = parser.add_argument_group("gates")
     gates.add_argument(
         "--gates", metavar="FILE", type=file_name, help="thresholds (default: the shipped ones)"

@@ -1,4 +1,4 @@
-"""``report``: what the saves of a window cost, from history files or a Prometheus server."""
+"""``report``: what the saves and loads of a window cost, from history files or a Prometheus server."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ def _report(arguments: argparse.Namespace) -> int:
 
     if arguments.history and arguments.prometheus:
         raise UsageError("--history and --prometheus are two sources: write one of them")
+    if arguments.records is not None and arguments.output_format is not None:
+        raise UsageError(
+            f"--records={arguments.records} prints records and --format={arguments.output_format} a report: "
+            "write one of them"
+        )
     now = time.time()
     since, until = (moment(text, now) if text else None for text in (arguments.since, arguments.until))
     if since is not None and since >= (now if until is None else until):
@@ -57,7 +62,7 @@ def _report(arguments: argparse.Namespace) -> int:
         export(measured, arguments.records, sys.stdout)
         return EXIT_OK
     scope = Scope(arguments.directory, arguments.run_name, since is not None, until is not None)
-    print_document(report(measured, scope), arguments.output_format)
+    print_document(report(measured, scope), arguments.output_format or "table")
     return EXIT_OK
 
 
@@ -79,6 +84,7 @@ def _add_report(parser: Parser) -> None:
     add_source(parser)
     add_config_file(parser, required=False)
     add_format(parser)
+    parser.set_defaults(output_format=None)  # tells a format that was asked for beside --records
     parser.add_argument(
         "--records", choices=("csv", "gpu-csv", "load-csv", "stall-csv", "jsonl"),
         help="print the records themselves: saves, GPU hours, loads or stalls as CSV, or all as JSON lines",

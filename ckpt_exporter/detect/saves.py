@@ -238,9 +238,9 @@ class SaveDetector:
         elif event.is_dir:
             for below in self._saves.below(path):
                 self._delete(below, event.t)
-        self.inventory.remove(path)
+        self.inventory.remove(path, counts=event.local)
         if event.is_dir:
-            self.inventory.remove_below(path)
+            self.inventory.remove_below(path, counts=event.local)
             self._saves.forget_finished(path)
 
     def _delete(self, path: str, t: float, *, seen: bool = False) -> None:

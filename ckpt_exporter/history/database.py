@@ -24,7 +24,7 @@ from ckpt_exporter.history.rows import (
     stall_row,
     stored_text,
 )
-from ckpt_exporter.history.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
+from ckpt_exporter.history.schema import ADDED_COLUMNS, APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 from ckpt_exporter.logs import one_line
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ CHECK_MAX_BYTES: Final = 64 * 1024 * 1024
 _WAL_MAX_BYTES: Final = 4 * 1024 * 1024
 # A bubble is judged minutes after its save at the latest: its row is among the newest.
 _RECENT_ROWS: Final = 1000
+# A clock that was disciplined meanwhile shows the end of a load a little off.
+_SAME_END_SECONDS: Final = 1.0
 _ROWS_A_DELETE: Final = 500
 
 # Each table with its columns, and the version that has it first.
@@ -68,6 +70,11 @@ _INSERT_SAVE: Final = f"INSERT INTO saves ({_SAVES}) VALUES ({', '.join('?' * le
 _INSERT_LOAD: Final = (
     f"INSERT INTO loads ({', '.join(LOAD_COLUMNS)}) VALUES ({', '.join('?' * len(LOAD_COLUMNS))})"  # noqa: S608
 )
+# Of several loads of one path the one that ended then.
+_START_LOAD: Final = (
+    "UPDATE loads SET cold_start_seconds = ? WHERE id = (SELECT id FROM loads WHERE node = ?"
+    " AND directory = ? AND path = ? AND abs(end_unix - ?) < ? ORDER BY id DESC LIMIT 1)"
+)
 _INSERT_STALL: Final = (
     f"INSERT INTO stalls ({', '.join(STALL_COLUMNS)}) VALUES ({', '.join('?' * len(STALL_COLUMNS))})"  # noqa: S608
 )
@@ -77,7 +84,11 @@ _FIND_SAVE: Final = (
     f" WHERE id > (SELECT max(id) FROM saves) - {_RECENT_ROWS} AND directory = ? AND path = ?"
     " ORDER BY abs(end_unix - ?), id DESC LIMIT 1)"
 )
-_LAST_SAVES: Final = f"SELECT {_SAVES}, max(end_unix) FROM saves WHERE result = 'complete' GROUP BY directory"  # noqa: S608
+# Of this host: the notes of one that another host made say so.
+_LAST_SAVES: Final = (
+    f"SELECT {_SAVES}, max(end_unix) FROM saves WHERE result = 'complete'"  # noqa: S608
+    " AND notes NOT LIKE '%\"elsewhere\"%' GROUP BY directory"
+)
 _SUMS: Final = ", ".join(f"{name} = {name} + excluded.{name}" for name in GPU_COLUMNS[4:])
 _ADD_GPU_TIME: Final = (
     f"INSERT INTO gpu_time ({', '.join(GPU_COLUMNS)}) VALUES ({', '.join('?' * len(GPU_COLUMNS))})"  # noqa: S608
@@ -100,14 +111,12 @@ class HistoryDatabase:
             self._connection = sqlite3.connect(
                 _uri(path, "rw"), uri=True, timeout=busy_seconds, isolation_level=None
             )
-        try:
-            with translated(path):
-                self._connection.row_factory = sqlite3.Row
-                self._prepare(wal=wal, created=created)
-                self._inode = _inode(path)
-        except BaseException:
-            self._connection.close()
-            raise
+        with contextlib.ExitStack() as unless_open, translated(path):
+            unless_open.callback(self._connection.close)
+            self._connection.row_factory = sqlite3.Row
+            self._prepare(wal=wal, created=created)
+            self._inode = _inode(path)
+            unless_open.pop_all()
 
     def _prepare(self, *, wal: bool, created: bool) -> None:
         execute = self._connection.execute
@@ -128,15 +137,8 @@ class HistoryDatabase:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit what is done inside as a whole, or nothing of it."""
-        with translated(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._connection.execute("ROLLBACK")
-                raise
+        with translated(self.path), _transaction(self._connection):
+            yield
 
     def add_save(self, record: SaveRecord) -> None:
         """Add one save."""
@@ -155,6 +157,12 @@ class HistoryDatabase:
     def add_load(self, record: LoadRecord) -> None:
         """Add one load."""
         self._connection.execute(_INSERT_LOAD, load_row(record))
+
+    def start_load(self, record: LoadRecord) -> None:
+        """Note when GPUs first worked after a load that was added before."""
+        wanted = (record.node, record.directory, record.path)
+        near = (record.end_unix, _SAME_END_SECONDS)
+        self._connection.execute(_START_LOAD, (record.cold_start_seconds, *map(stored_text, wanted), *near))
 
     def add_stall(self, record: StallRecord) -> None:
         """Add one stall."""
@@ -257,8 +265,7 @@ class HistoryDatabase:
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> None:
     """Bring a file to the current version, all of the way or not at all."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _transaction(connection):
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         for statements in migrations[version:]:
             for statement in statements:
@@ -266,11 +273,19 @@ def migrate(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], .
         if version < len(migrations):
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {len(migrations)}")
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Commit what is done inside; whatever ends it early, nothing of it stays."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
         connection.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
+    finally:
+        if connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
 
 
 def check_identity(connection: sqlite3.Connection, path: str) -> int:
@@ -295,7 +310,10 @@ def check_columns(connection: sqlite3.Connection, path: str, version: int = SCHE
         kind = connection.execute("SELECT type FROM sqlite_master WHERE name = ?", (table,)).fetchone()
         if kind is not None and kind[0] != "table":  # a view could compute for ever
             raise HistoryError(path, "damaged", f"is damaged: {table} is no table")
-        missing = [name for name in columns if name not in present]
+        missing = [
+            name for name in columns
+            if name not in present and ADDED_COLUMNS.get((table, name), first_version) <= version
+        ]  # fmt: skip
         if missing:
             raise HistoryError(path, "damaged", f"is damaged: {table} lacks {missing[0]}")
 

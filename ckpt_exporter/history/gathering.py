@@ -48,7 +48,7 @@ def save_record(
     )
 
 
-def load_record(load: Load, node: str, unix_minus_t: float) -> LoadRecord:
+def load_record(load: Load, node: str, unix_minus_t: float, *, mount: Mount | None = None) -> LoadRecord:
     """Return the record of a finished load."""
     return LoadRecord(
         node=node,
@@ -64,14 +64,19 @@ def load_record(load: Load, node: str, unix_minus_t: float) -> LoadRecord:
         run=load.run,
         readers=load.readers,
         cached_ratio=load.cached_ratio,
+        cold_start_seconds=load.cold_start_seconds,
         notes=load.notes,
+        mountpoint=mount.mountpoint if mount else None,
+        device=mount.device if mount else None,
+        fstype=mount.fstype if mount else None,
+        transport=mount.transport if mount else None,
     )
 
 
 def stall_record(stall: Stall, node: str, unix_minus_t: float) -> StallRecord:
     """Return the record of a stall; which GPU its index means is not known yet."""
     start, end = stall.start + unix_minus_t, stall.end + unix_minus_t
-    return StallRecord(node, stall.gpu, start, end, stall.seconds, stall.cause)
+    return StallRecord(node, stall.gpu, start, end, stall.seconds, stall.cause, confidence=stall.confidence)
 
 
 def _wrote(run: Writers, save: Save) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from dataclasses import dataclass
@@ -23,10 +24,11 @@ from ckpt_exporter.history.rows import (
     save_of,
     stall_of,
 )
+from ckpt_exporter.history.schema import ADDED_COLUMNS
 from ckpt_exporter.logs import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import TypeVar
 
     _Record = TypeVar("_Record")
@@ -36,9 +38,6 @@ _BUSY_SECONDS: Final = 5.0
 _TRIES: Final = 3
 _WAL_FORMAT: Final = 2  # byte 18 of the header, in SQLite's file format
 _ENDED: Final = "WHERE end_unix >= ? AND end_unix <= ? ORDER BY end_unix, id"
-_SAVES: Final = f"SELECT {', '.join(SAVE_COLUMNS)} FROM saves {_ENDED}"  # noqa: S608
-_LOADS: Final = f"SELECT {', '.join(LOAD_COLUMNS)} FROM loads {_ENDED}"  # noqa: S608
-_STALLS: Final = f"SELECT {', '.join(STALL_COLUMNS)} FROM stalls {_ENDED}"  # noqa: S608
 # The first version whose files have loads and stalls.
 _WITH_LOADS: Final = 2
 _GPU_TIME: Final = (
@@ -123,11 +122,13 @@ def _read(
         raise HistoryError(path, "foreign", "is not a history of ckpt-exporter")
     check_columns(connection, path, version)
     first, last = connection.execute("SELECT min(end_unix), max(end_unix) FROM saves").fetchone()
-    saves = connection.execute(_SAVES, (since, until)).fetchall()
+    saves = connection.execute(_ended("saves", SAVE_COLUMNS, version), (since, until)).fetchall()
     hours = connection.execute(_GPU_TIME, (since - HOUR_SECONDS, until)).fetchall()
     loads, stalls = (
-        connection.execute(query, (since, until)).fetchall() if version >= _WITH_LOADS else []
-        for query in (_LOADS, _STALLS)
+        connection.execute(_ended(table, columns, version), (since, until)).fetchall()
+        if version >= _WITH_LOADS
+        else []
+        for table, columns in (("loads", LOAD_COLUMNS), ("stalls", STALL_COLUMNS))
     )
     connection.execute("COMMIT")
     for unix in (first, last):
@@ -137,6 +138,14 @@ def _read(
         _all(path, save_of, saves), _all(path, gpu_time_of, hours), first, last, notes,
         _all(path, load_of, loads), _all(path, stall_of, stalls),
     )  # fmt: skip
+
+
+def _ended(table: str, columns: Sequence[str], version: int) -> str:
+    """Return the query for what ended in a window; a column that a later version added is unknown."""
+    known = (
+        name if ADDED_COLUMNS.get((table, name), 0) <= version else f"NULL AS {name}" for name in columns
+    )
+    return f"SELECT {', '.join(known)} FROM {table} {_ENDED}"  # noqa: S608
 
 
 def _all(path: str, read: Callable[[Any], _Record], rows: list[sqlite3.Row]) -> tuple[_Record, ...]:
@@ -172,11 +181,10 @@ def _connect(path: str, state: _State) -> tuple[sqlite3.Connection, tuple[str, .
 
 def _opened(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
-    try:
+    with contextlib.ExitStack() as unless_read:
+        unless_read.callback(connection.close)
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except BaseException:
-        connection.close()
-        raise
+        unless_read.pop_all()
     return connection
 
 

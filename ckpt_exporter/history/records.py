@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ckpt_exporter.model import ActivitySource, BubblePhase, Quality, SaveResult, SkipReason, StallCause
+    from ckpt_exporter.model import (
+        ActivitySource,
+        BubblePhase,
+        Confidence,
+        Quality,
+        SaveResult,
+        SkipReason,
+        StallCause,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,11 @@ class SaveRecord:
     notes: tuple[str, ...] = ()
     shards: tuple[ShardRecord, ...] = ()
 
+    @property
+    def elsewhere(self) -> bool:
+        """True where another host made the save, and its own history has its bytes; here is what it cost."""
+        return "elsewhere" in self.notes
+
 
 @dataclass(frozen=True, slots=True)
 class GpuTimeRecord:
@@ -86,6 +99,7 @@ class LoadRecord:
 
     ``bytes`` are unique: a file that eight processes read counts once. ``cached_ratio`` is the share (0..1)
     of the bytes that was in the page cache before; ``readers`` the most processes that read the same file.
+    ``cold_start_seconds`` is the time from the first open to the first work of the run's GPUs after the load.
     """
 
     node: str
@@ -102,6 +116,11 @@ class LoadRecord:
     readers: int | None = None
     cached_ratio: float | None = None
     notes: tuple[str, ...] = ()
+    mountpoint: str | None = None
+    device: str | None = None
+    fstype: str | None = None
+    transport: str | None = None
+    cold_start_seconds: float | None = None
 
     @property
     def bandwidth(self) -> float | None:
@@ -114,7 +133,10 @@ class LoadRecord:
 
 @dataclass(frozen=True, slots=True)
 class StallRecord:
-    """A stretch of lost activity on one GPU that no save caused; ``seconds`` is its area, not its length."""
+    """A stretch of lost activity on one GPU that no save caused; ``seconds`` is its area, not its length.
+
+    ``confidence`` tells how sure the cause is, None where it was not kept.
+    """
 
     node: str
     gpu: int
@@ -123,6 +145,7 @@ class StallRecord:
     seconds: float
     cause: StallCause
     uuid: str | None = None
+    confidence: Confidence | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ckpt_exporter.history.records import GpuTimeRecord, LoadRecord, SaveRecord,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ckpt_exporter.model import BubblePhase, StallCause
+    from ckpt_exporter.model import BubblePhase, Confidence, StallCause
 
 Value = str | int | float | None
 _Record = TypeVar("_Record", SaveRecord, GpuTimeRecord, LoadRecord, StallRecord, ShardRecord)
@@ -38,8 +38,11 @@ _LOAD_PLAIN: Final = (
     "node", "directory", "path", "layout", "step", "run", "readers", "start_unix", "end_unix",
     "duration_seconds", "bytes", "files", "cached_ratio",
 )  # fmt: skip
-LOAD_COLUMNS: Final = (*_LOAD_PLAIN, "notes")
-STALL_COLUMNS: Final = ("node", "gpu", "uuid", "start_unix", "end_unix", "seconds", "cause")
+_LOAD_LATER: Final = ("mountpoint", "device", "fstype", "transport", "cold_start_seconds")
+# Later columns come last, as what reads the CSV by position expects.
+LOAD_COLUMNS: Final = (*_LOAD_PLAIN, "notes", *_LOAD_LATER)
+STALL_COLUMNS: Final = ("node", "gpu", "uuid", "start_unix", "end_unix", "seconds", "cause", "confidence")
+CONFIDENCES: Final[tuple[Confidence, ...]] = ("high", "medium", "low")
 
 _MAX_INTEGER: Final = 2**63 - 1
 LAST_UNIX: Final = 253_402_300_800  # the year 10000, which no calendar of ours shows
@@ -107,12 +110,13 @@ def gpu_time_of(row: Mapping[str, Any]) -> GpuTimeRecord:
 
 def load_row(record: LoadRecord) -> tuple[Value, ...]:
     """Return the values of one load in the order of ``LOAD_COLUMNS``."""
-    return (*(_value(getattr(record, name)) for name in _LOAD_PLAIN), _notes(record.notes))
+    plain, later = ([_value(getattr(record, name)) for name in names] for names in (_LOAD_PLAIN, _LOAD_LATER))
+    return (*plain, _notes(record.notes), *later)
 
 
 def load_of(row: Mapping[str, Any]) -> LoadRecord:
     """Return the load of one row. Raises ValueError, TypeError or KeyError where it is none."""
-    plain = {name: row[name] for name in _LOAD_PLAIN}
+    plain = {name: row[name] for name in (*_LOAD_PLAIN, *_LOAD_LATER)}
     return _sound(LoadRecord(**plain, notes=_notes_of(row["notes"])))
 
 
@@ -126,6 +130,8 @@ def stall_of(row: Mapping[str, Any]) -> StallRecord:
     record = _sound(StallRecord(**{name: row[name] for name in STALL_COLUMNS}))
     if record.cause not in CAUSES:
         raise ValueError(record.cause)
+    if record.confidence is not None and record.confidence not in CONFIDENCES:
+        raise ValueError(record.confidence)
     return record
 
 

@@ -73,15 +73,16 @@ class TreeWatch(Watches):
         self.tree.detach(node)
         for below in list(node.below()):
             self.unwatch(below)
+            self.truncated.discard(below)
             path = below.path
             for name in list(below.files or ()):
                 self._active.drop(f"{path}/{name}")
                 if report:
-                    self._entry.file("deleted", f"{path}/{name}", t, found=True)
+                    self._entry.file("deleted", f"{path}/{name}", t, found=True, local=not self.remote)
             self.tree.discard(below)
             below.files = below.children = None
         if report:
-            self._entry.file("deleted", node.path, t, is_dir=True, found=True)
+            self._entry.file("deleted", node.path, t, is_dir=True, found=True, local=not self.remote)
 
     # --- scanning ---------------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class TreeWatch(Watches):
         stack = [top]
         while stack:
             node = stack.pop()
-            if not lists and self._unchanged(node):
+            if not lists and node not in self.truncated and self._unchanged(node):
                 if stats:
                     self._look_at_files(node, findings)
                 stack.extend((node.children or {}).values())
@@ -131,6 +132,7 @@ class TreeWatch(Watches):
         folders: set[str] = set()
         below: list[Node] = []
         self._listed = False
+        self.truncated.discard(node)
         for item in self._list(path, node):
             if item.is_dir(follow_symlinks=False):
                 folders.add(item.name)
@@ -186,6 +188,7 @@ class TreeWatch(Watches):
         if self.tree.directories >= self._entry.settings.max_directories:
             message = "the tree has too many directories, the others are not followed"
             self._entry.log(30, message, every_seconds=3600, limit=self._entry.settings.max_directories)
+            self.truncated.add(node)
             return []
         child = self.tree.add(item.name, node, item.inode())
         if meaning == "found":
@@ -364,7 +367,7 @@ class TreeWatch(Watches):
             if node.file(name) == known and not os.path.lexists(path):
                 self.tree.forget(node, name)
                 self._active.drop(path)
-                self._entry.file("deleted", path, t, found=True)
+                self._entry.file("deleted", path, t, found=True, local=not self.remote)
         for node in findings.gone:
             attached = node.parent is not None and node.parent.child(node.name) is node
             if attached and not os.path.isdir(node.path):

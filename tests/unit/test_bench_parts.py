@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ckpt_exporter.analysis.bench import PREFIX
 from ckpt_exporter.analysis.bench_cache import dirty_limit_bytes
 from ckpt_exporter.analysis.bench_document import bench_data, bench_document
+from ckpt_exporter.analysis.bench_place import PREFIX
 from ckpt_exporter.analysis.bench_result import BenchResult, Repetition, WriterResult, read_bench_result
 from ckpt_exporter.analysis.bench_shape import (
     ShapeFile,
@@ -20,7 +20,7 @@ from ckpt_exporter.analysis.bench_shape import (
     published_shape,
     shares_of,
 )
-from ckpt_exporter.analysis.document import Paragraph
+from ckpt_exporter.analysis.document import Paragraph, Table
 from ckpt_exporter.analysis.gate_storage import burst_bandwidth, disagreement
 from ckpt_exporter.cli import main
 from ckpt_exporter.detect.layouts import is_noise, locate
@@ -124,6 +124,25 @@ class TestResult:
         assert disagreement(short) == pytest.approx(0.1)
         assert disagreement(replace(missing, save=None)) is None
 
+    @pytest.mark.parametrize(
+        ("seen", "more_bytes", "told"),
+        [(10.012, 0, "12 ms"), (9.95, 0, "-50 ms"), (11.5, 0, "1.50 s"), (10.0, 4096, "0 ms, 4,096 bytes")],
+    )
+    def test_what_lies_between(self, seen: float, more_bytes: int, told: str) -> None:
+        """People see by how much both differ even where that is within what counts as agreement."""
+        (burst,) = result((10.0, seen)).repetitions
+        assert burst.save is not None
+        found = replace(
+            result(),
+            repetitions=(replace(burst, save=replace(burst.save, bytes=10**9 + more_bytes)),),
+        )
+        (table,) = [
+            b for b in bench_document(found).blocks if isinstance(b, Table) and b.title.startswith("Each")
+        ]
+
+        assert table.rows[0][[column.heading for column in table.columns].index("apart")] == told
+        assert bench_data(found)["largest_seconds_apart"] == pytest.approx(abs(seen - 10.0))
+
     def test_summary(self) -> None:
         """Median, slowest and fastest are told for each state of the cache."""
         data = bench_data(result((1.0, 1.0), (2.0, 2.0), (4.0, 4.0)))
@@ -172,7 +191,7 @@ class TestCommand:
             ("{tmp} --like={tmp} --bytes=3GB", "leave"),
             ("{tmp} --layout=dcp", "need --bytes"),
             ("{tmp} --bytes=3GB --scale=2", "leave --scale out"),
-            ("{tmp} --cache=warm", "as-is, cold, full"),
+            ("{tmp} --cache=hot", "as-is, cold, full"),
             ("{tmp} --bytes=3GB --writers=1.5", "whole number"),
             ("{tmp} --bytes=1MB --output=/nowhere/x.json", "cannot be written"),
             ("", "DIR"),

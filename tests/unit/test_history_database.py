@@ -14,7 +14,7 @@ from ckpt_exporter.history.database import HistoryDatabase, migrate
 from ckpt_exporter.history.failures import HistoryError
 from ckpt_exporter.history.reading import Kept, read_history
 from ckpt_exporter.history.records import LoadRecord, SaveRecord, StallRecord
-from ckpt_exporter.history.schema import MIGRATIONS
+from ckpt_exporter.history.schema import MIGRATIONS, SCHEMA_VERSION
 from tests.history_samples import FULL, HOURS, LOAD, MIDNIGHT, PLAIN, STALL, numbered
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -89,7 +89,7 @@ class TestRows:
     def test_loads_and_stalls_come_back(self, path: Path) -> None:
         """Loads and stalls come back as they were, whatever they hold and whatever they lack."""
         bare = LoadRecord("n2", "vision", "/v", "generic", MIDNIGHT + 1.0, MIDNIGHT + 2.0, 1.0, 5, 1)
-        nameless = replace(STALL, uuid=None, cause="other", end_unix=STALL.end_unix + 1)
+        nameless = replace(STALL, uuid=None, cause="other", confidence="low", end_unix=STALL.end_unix + 1)
         found = kept(with_events(path, LOAD, nameless, bare, STALL))
 
         assert found.loads == (bare, LOAD)
@@ -305,7 +305,23 @@ class TestVersions:
 
         assert (found.saves, found.gpu_time) == ((PLAIN, FULL), HOURS)
         assert (found.loads, found.stalls) == ((LOAD,), (STALL,))
-        assert _value(path, "PRAGMA user_version") == 2
+        assert _value(path, "PRAGMA user_version") == SCHEMA_VERSION
+
+    def test_of_version_2(self, path: Path) -> None:
+        """A file that version 2 wrote is read as it is and kept when written on; new columns are unknown."""
+        before = version_2(path).read_bytes()
+        new = ("mountpoint", "device", "fstype", "transport", "cold_start_seconds")
+        old = replace(LOAD, **dict.fromkeys(new))
+        found = kept(path)
+        assert path.read_bytes() == before
+        with_events(path, LOAD, STALL)
+        again = kept(path)
+
+        assert (found.saves, found.gpu_time, found.loads, found.stalls) == (
+            (PLAIN, FULL), HOURS, (old,), (STALL,),
+        )  # fmt: skip
+        assert (again.saves, again.loads, again.stalls) == (found.saves, (old, LOAD), (STALL, STALL))
+        assert _value(path, "PRAGMA user_version") == SCHEMA_VERSION
 
     def test_of_version_1_is_read_as_it_is(self, path: Path) -> None:
         """A reader takes a file of version 1 without changing it; it holds no load and no stall."""
@@ -342,10 +358,19 @@ class TestVersions:
         assert kept(written(path, PLAIN)).saves == (PLAIN,)
 
 
+def version_2(path: Path) -> Path:
+    """Make the file that the code of version 2 wrote with the sample records."""
+    return _golden(path, 2)
+
+
 def version_1(path: Path) -> Path:
     """Make the file that the code of version 1 wrote with the sample records."""
+    return _golden(path, 1)
+
+
+def _golden(path: Path, version: int) -> Path:
     connection = sqlite3.connect(path)
-    connection.executescript((GOLDEN / "history_version_1.sql").read_text(encoding="utf-8"))
+    connection.executescript((GOLDEN / f"history_version_{version}.sql").read_text(encoding="utf-8"))
     connection.close()
     return path
 

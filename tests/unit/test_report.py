@@ -425,7 +425,8 @@ class TestDocument:
         blocks = report(published_case(), Scope()).blocks
 
         assert [block.title for block in blocks if isinstance(block, Chart)] == [
-            "Duration of each save", "Bubble by phase of the save", "Bubble by GPU", "Bubble share by hour",
+            "Duration of each save", "Bubble by phase of the save", "Observed GPU time", "Bubble by GPU",
+            "Bubble share by hour",
         ]  # fmt: skip
 
     def test_many_gpus(self) -> None:

@@ -80,6 +80,20 @@ class TestWindow:
             assert (found.since_unix, found.until_unix) == (MIDNIGHT + 1800, MIDNIGHT + 1860)
             assert [hour.observed_seconds for hour in found.gpu_time] == [60.0, 60.0]
 
+    def test_of_a_run_between_others(self, tmp_path: Path) -> None:
+        """A run's window begins before its first save, as a directory's does, but not with another run's."""
+        ours = [replace(numbered(n), run="pretrain") for n in (30, 35, 40)]
+        file = history(tmp_path / "h", numbered(2), *ours, numbered(58), hours=HOURS)
+        found = read_measurements(history=[file], run="pretrain")
+
+        # Of five minutes from save to save four are training: so many before the first one, too.
+        assert (found.since_unix, found.until_unix) == (MIDNIGHT + 26 * 60, MIDNIGHT + 41 * 60)
+        assert [hour.observed_seconds for hour in found.gpu_time] == [900.0, 900.0]
+        alone = history(tmp_path / "alone", *ours, hours=HOURS)
+        whole = read_measurements(history=[alone])
+        of_run = read_measurements(history=[alone], run="pretrain")
+        assert (of_run.since_unix, of_run.until_unix) == (whole.since_unix, whole.until_unix)
+
     def test_of_one_hour(self, tmp_path: Path) -> None:
         """A daemon that watched for minutes has a window of minutes, not from the beginning of the hour."""
         only = GpuTimeRecord("n1", 0, "GPU-a", MIDNIGHT, 300.0)
@@ -174,6 +188,20 @@ class TestLoadsAndStalls:
         assert read_measurements(history=[one], run="30").loads == (LOAD,)
         assert read_measurements(history=[two], run="30").loads == ()
 
+    def test_without_saves(self, tmp_path: Path) -> None:
+        """A node that only loads has a window as long as its loads, and says which ones there are."""
+        loads = (LOAD, replace(LOAD, start_unix=MIDNIGHT + 600.0, end_unix=MIDNIGHT + 660.0))
+        file = history(tmp_path / "h", loads=loads)
+        found = read_measurements(history=[file])
+
+        assert (found.saves, found.loads) == ((), loads)
+        assert (found.since_unix, found.until_unix) == (LOAD.start_unix, MIDNIGHT + 660.0)
+        assert read_measurements(history=[file], directory="llama", run="pretrain").loads == loads
+        assert message(history=[file], directory="lama") == (
+            f"{file}: no save in the window, and no load of the directory lama; loads are of llama"
+        )
+        assert message(history=[file], since=MIDNIGHT + 700.0) == f"{file}: no save has been kept yet"
+
     def test_of_several_files(self, tmp_path: Path) -> None:
         """A load or a stall that is in two files counts once, another node's is another."""
         other, elsewhere = replace(LOAD, node="n2"), replace(STALL, node="n2")
@@ -209,6 +237,27 @@ class TestCommand:
             assert part in out
         data = json.loads(self.said(capsys, f"--history={file}", "--format=json")[1])
         assert data["save_time"]["seconds"] == pytest.approx(3560)
+
+    def test_records_and_a_format(self, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """Records are no report: asking for both is a mistake, and nothing is printed."""
+        told = self.said(capsys, f"--history={file}", "--records=csv", "--format=json")
+
+        said = "ckpt-exporter: --records=csv prints records and --format=json a report: write one of them\n"
+        assert told == (2, "", said)
+        assert self.said(capsys, f"--history={file}", "--records=csv", "--format=table")[0] == 2
+        assert self.said(capsys, f"--history={file}", "--records=csv")[1].startswith("node,directory,")
+
+    def test_loads_alone(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A node that serves a model saves nothing: its loads are the report, in every format."""
+        loads = history(tmp_path / "loads.db", loads=(LOAD, replace(LOAD, step=200)))
+        status, out, err = self.said(capsys, f"--history={loads}")
+
+        assert (status, err) == (0, "")
+        assert "No save ended from 2025-11-30 00:00:10 UTC" in out
+        assert "2 loads on the nodes, 16.0 GB in 8 files" in out
+        for output_format in ("markdown", "html", "json"):
+            assert self.said(capsys, f"--history={loads}", f"--format={output_format}")[0] == 0
+        assert self.said(capsys, f"--history={loads}", "--records=load-csv")[1].count("llama") >= 2
 
     def test_a_window(self, file: str, capsys: pytest.CaptureFixture[str]) -> None:
         """A window that is given in words and as a moment selects by the end of a save."""
@@ -275,11 +324,11 @@ class TestCommand:
         assert loads == [
             (
                 "node,directory,path,layout,step,run,readers,start_unix,end_unix,duration_seconds,bytes,files,"
-                "cached_ratio,notes"
+                "cached_ratio,notes,mountpoint,device,fstype,transport"
             ),
             (
                 "n1,llama,/data/llama/a,huggingface,100,pretrain,8,1764460810.0,1764460830.5,20.5,8000000000,"
-                '4,0.25,"[""mapped""]"'
+                '4,0.25,"[""mapped""]",/data,nvme0n1p1,ext4,nvme-pcie'
             ),
         ]
         assert stalls == [
