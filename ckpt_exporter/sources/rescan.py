@@ -150,8 +150,9 @@ class TreeWatch(Watches):
         """Compare one directory, not what is below, with the disk; watch and list what is new in it."""
         findings = Findings()
         below = self.compare(node, "found", findings)
-        # What is seen may be ahead of its events, and an inode that was used again look like a rename.
-        self.drain()
+        if findings.missing or findings.fresh or findings.gone:
+            # The look is ahead of events in the queue, and an inode used again would look like a rename.
+            self.drain()
         for child in below:
             if child.wd == UNWATCHED and child not in self.unwatched:
                 for _ in self.scan(child, "found"):
