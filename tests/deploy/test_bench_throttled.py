@@ -25,8 +25,8 @@ THROTTLES = {how: Path(f"/sys/fs/cgroup/blkio/blkio.throttle.{how}_bps_device") 
 MIB = 1 << 20
 SLOW, FAST = 40 * MIB, 80 * MIB
 # The published loads are 6.2 to 9.3 times as fast from the other storage.
-SLOW_LOADS, FAST_LOADS = 16 * MIB, 120 * MIB
-LOAD_BYTES = 64_000_000
+SLOW_LOADS, FAST_LOADS = 8 * MIB, 60 * MIB
+LOAD_BYTES = 100_000_000
 
 
 def _why_not() -> str | None:
