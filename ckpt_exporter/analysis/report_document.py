@@ -24,6 +24,8 @@ from ckpt_exporter.analysis.report import Scope, report_data
 from ckpt_exporter.analysis.report_gpus import gpus_blocks
 from ckpt_exporter.analysis.stalls import stalls_blocks
 from ckpt_exporter.history.rows import PHASES
+from ckpt_exporter.words import PHASES as PHASE_TEXTS
+from ckpt_exporter.words import SKIPPED, reason_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,19 +38,6 @@ _LEFT: Final[Align] = "left"
 _STRAGGLERS: Final = 5
 # A save that is not slower than this is not slow.
 _SLOWER_FACTOR: Final = 1.05
-
-PHASE_TEXTS: Final = {
-    "before_write": "before the first byte",
-    "writing": "while bytes flowed",
-    "write_gap": "pauses between writes",
-    "after_write": "after the last byte",
-}
-_SKIPPED: Final = {
-    "no_gpu": "no GPU of the run was seen",
-    "no_baseline": "no steady training before the save",
-    "sampler_gap": "readings are missing",
-    "low_quality": "the readings cannot carry a figure",
-}
 
 
 def report(measured: Measurements, scope: Scope) -> Document:
@@ -145,7 +134,7 @@ def _warnings(data: Data) -> Iterator[Block]:
     bubble, saves = data["bubble"], data["saves"]
     without = saves["count"] - bubble["saves_with_figure"]
     if bubble["gpu_seconds"] is not None and without:
-        why = "; ".join(f"{_SKIPPED.get(name, name)}: {n}" for name, n in bubble["skipped"].items())
+        why = "; ".join(f"{SKIPPED.get(name, name)}: {n}" for name, n in bubble["skipped"].items())
         yield Paragraph(
             f"{counted(without, 'save')} without a bubble figure{f' ({why})' if why else ''}: what the GPUs "
             "lost to them is not in these numbers.",
@@ -320,7 +309,7 @@ def _unfinished(data: Data) -> Iterator[Block]:
             time_text(save["end_unix"])[:16],
             *_who(save, several=True),
             save["result"],
-            save["reason"] or UNKNOWN,
+            UNKNOWN if save["reason"] is None else reason_text(save["reason"]),
         )
         for save in data["unfinished"]
     ]

@@ -324,11 +324,11 @@ class TestCommand:
         assert loads == [
             (
                 "node,directory,path,layout,step,run,readers,start_unix,end_unix,duration_seconds,bytes,files,"
-                "cached_ratio,notes,mountpoint,device,fstype,transport"
+                "cached_ratio,notes,mountpoint,device,fstype,transport,cold_start_seconds"
             ),
             (
                 "n1,llama,/data/llama/a,huggingface,100,pretrain,8,1764460810.0,1764460830.5,20.5,8000000000,"
-                '4,0.25,"[""mapped""]",/data,nvme0n1p1,ext4,nvme-pcie'
+                '4,0.25,"[""mapped""]",/data,nvme0n1p1,ext4,nvme-pcie,27.5'
             ),
         ]
         assert stalls == [

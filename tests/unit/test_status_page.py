@@ -27,12 +27,21 @@ from tests.unit.page_outline import only, outline
 def test_page_shows_what_is_known() -> None:
     """Watch, open and last saves, storage and totals stand in tables with human units."""
     rows = outline(sample_snapshot()).rows
-    assert ["llama", "watched", "stalled", "1 min 40 s ago", "2 min 58 s", "65.0 GB", "406 MB/s", "3"] in rows
+    assert [
+        "llama",
+        "watched",
+        "stalled",
+        "1 min 40 s ago",
+        "2 min 58 s",
+        "65.0 GB",
+        "0.406 GB/s",
+        "3",
+    ] in rows
     for row in (
         ["Ended", "2025-11-30 02:48:20 UTC (1 min 40 s ago)"],
         ["Step", "200"],
         ["Size", "65.0 GB in 16 files"],
-        ["Average bandwidth", "365 MB/s"],
+        ["Average bandwidth", "0.365 GB/s"],
         ["Peak bandwidth", "2.00 GB/s"],
         ["Saves incomplete", "1"],
         ["Retained now", "130 GB in 2 checkpoints"],
@@ -71,18 +80,18 @@ def test_page_shows_what_a_save_cost_the_gpus() -> None:
         ["Mean of its GPUs", "15.0 s"],
         ["On its GPUs", "30.0 GPU-s on 2 GPUs"],  # 16 + 14
         ["Depth", "75.0 %"],
-        ["Before write", "1.5 s"],
-        ["Writing", "12.0 s"],
-        ["Write gap", "500 ms"],
-        ["After write", "1.0 s"],
+        ["Before the first byte", "1.50 s"],
+        ["While bytes flowed", "12.0 s"],
+        ["Pauses between writes", "500 ms"],
+        ["After the last byte", "1.00 s"],
         ["Read from", "power, high quality"],
         ["Mean of GPUs", "24.0 s"],  # 2.5 + 18 + 0.5 + 3
         ["On all GPUs", "48.0 GPU-s"],  # 26 + 22
         ["Drag, not in it", "0.5 GPU-s"],
-        ["Share of GPU time", "3.2 %"],  # 48 / (800 + 700)
+        ["Share of GPU time", "3.20 %"],  # 48 / (800 + 700)
         ["Saves measured", "2"],
-        ["Not measured", "no steady state before it 1"],
-        ["Bubble", "unknown (no GPU)"],
+        ["Not measured", "no steady training before the save 1"],
+        ["Bubble", "unknown (no GPU of the run was seen)"],
     ):
         assert row in rows
 
@@ -93,8 +102,8 @@ def test_page_shows_every_gpu() -> None:
     name = "NVIDIA H100 80GB HBM3"
     readings = ["96.9 %", "100 %", "612 W", "power, high quality"]
     # 26 for llama and 5 for a directory since removed: 31 of 800 and 22 of 700 seconds.
-    assert ["0", "up", name, *readings, "13 min 20 s", "31.0 GPU-s", "3.9 %"] in rows
-    assert ["1", "down", name, *["unknown"] * 4, "11 min 40 s", "22.0 GPU-s", "3.1 %"] in rows
+    assert ["0", "up", name, *readings, "13 min 20 s", "31.0 GPU-s", "3.88 %"] in rows
+    assert ["1", "down", name, *["unknown"] * 4, "11 min 40 s", "22.0 GPU-s", "3.14 %"] in rows
     assert "nvml up" in outline(sample_snapshot()).text
 
 
@@ -103,8 +112,8 @@ def test_a_share_counts_only_gpus_that_paid_for_the_directory() -> None:
     snapshot = sample_snapshot()
     other = replace(snapshot.gpus[1], bubble_seconds={"vision": 7.0})
     rows = outline(replace(snapshot, gpus=(snapshot.gpus[0], other))).rows
-    assert ["Share of GPU time", "3.2 %"] in rows  # 26 / 800
-    assert ["Share of GPU time", "1.0 %"] in rows  # 7 / 700
+    assert ["Share of GPU time", "3.25 %"] in rows  # 26 / 800
+    assert ["Share of GPU time", "1.00 %"] in rows  # 7 / 700
 
 
 def test_without_readings_a_bubble_is_unknown() -> None:
@@ -212,7 +221,8 @@ def test_notices_appear_only_when_there_is_something_to_say() -> None:
     ("seconds", "text"),
     [
         (None, "unknown"), (float("nan"), "unknown"), (float("inf"), "unknown"),
-        (0.0, "0 ms"), (0.0004, "0 ms"), (0.85, "850 ms"), (0.9996, "1.0 s"), (12.34, "12.3 s"),
+        (0.0, "0 ms"), (0.0004, "0 ms"), (0.85, "850 ms"), (0.9996, "1.00 s"),
+        (9.994, "9.99 s"), (9.996, "10.0 s"), (12.34, "12.3 s"),
         (59.94, "59.9 s"), (59.96, "1 min 0 s"), (178.0, "2 min 58 s"), (3599.6, "1 h 0 min"),
         (3900.0, "1 h 5 min"), (86400.0, "1 d 0 h"), (273_600.0, "3 d 4 h"),
     ],
@@ -237,7 +247,7 @@ def test_sizes(size_bytes: float | None, text: str) -> None:
 
 def test_other_units() -> None:
     """Bandwidths, counts, shares and times say unknown when they are."""
-    assert bandwidth_text(406_250_000.0) == "406 MB/s"
+    assert bandwidth_text(406_250_000.0) == "0.406 GB/s"
     assert bandwidth_text(None) == "unknown"
     assert count_text(1234567) == "1\u202f234\u202f567"
     assert count_text(None) == "unknown"

@@ -45,7 +45,7 @@ def test_a_finished_save_stands_with_all_its_figures() -> None:
     parsed = shown(llama(RecentSave(LAST_SAVE, LAST_BUBBLE, "llama-7b")))
     assert HEADINGS in parsed.rows
     # 1000 is 02:50:00, so 722 is 278 s before it.
-    figures = ["2 min 58 s", "65.0 GB", "365 MB/s", "406 MB/s", "2.00 GB/s", "15.0 s", "complete"]
+    figures = ["2 min 58 s", "65.0 GB", "0.365 GB/s", "0.406 GB/s", "2.00 GB/s", "15.0 s", "complete"]
     assert row_of(parsed, "200") == ["200", "2025-11-30 02:45:22", *figures]
 
 
@@ -55,7 +55,7 @@ def test_a_finished_save_stands_with_all_its_figures() -> None:
         (None, "unknown"),
         (
             Bubble("llama", LAST_SAVE.path, 900.0, skipped="no_baseline"),
-            "unknown (no steady state before it)",
+            "unknown (no steady training before the save)",
         ),
         (Bubble("llama", LAST_SAVE.path, 900.0, skipped="sampler_gap"), "unknown (readings are missing)"),
         (replace(LAST_BUBBLE, quality="low"), "15.0 s (low quality)"),
@@ -127,7 +127,7 @@ def test_nothing_seen_yet_is_said() -> None:
 def test_the_share_since_the_start_stands_first_with_what_it_is_of() -> None:
     """48 of the 1500 GPU-seconds that were observed on both GPUs are 3.2 %."""
     text = " ".join(shown(llama()).text)
-    assert "Bubble share since start 3.2 % 48.0 of 1\u202f500 GPU-s on 2 GPUs" in text
+    assert "Bubble share since start 3.20 % 48.0 of 1\u202f500 GPU-s on 2 GPUs" in text
 
 
 def test_a_share_from_poor_readings_says_so() -> None:

@@ -17,7 +17,7 @@ from ckpt_exporter.web.pages.gpus import (
     gpus_text,
     last_bubble_table,
 )
-from ckpt_exporter.web.pages.health import reason_text, watch_badge
+from ckpt_exporter.web.pages.health import watch_badge
 from ckpt_exporter.web.pages.markup import (
     Html,
     badge,
@@ -30,15 +30,18 @@ from ckpt_exporter.web.pages.markup import (
 from ckpt_exporter.web.pages.units import (
     SHOWN_OPEN_SAVES,
     UNKNOWN,
+    age_text,
     bandwidth_text,
     clock_text,
     count_text,
     duration_text,
     gpu_seconds_text,
     ratio_text,
+    share_text,
     size_text,
     time_text,
 )
+from ckpt_exporter.words import reason_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,7 +139,7 @@ def _share_figure(entry: DirectorySnapshot, snapshot: Snapshot) -> tuple[str, st
     lost = gpu_seconds_text(cost.lost).removesuffix(" GPU-s")
     return (
         name,
-        ratio_text(cost.share),
+        share_text(cost.share),
         f"{lost} of {gpu_seconds_text(cost.observed)} on {gpus_text(cost.gpus, kind)}{quality}",
     )
 
@@ -162,7 +165,7 @@ def _size_of(save: Save) -> str:
 
 def ago(snapshot: Snapshot, t: float) -> str:
     """Return how long before the snapshot a moment was."""
-    return f"{duration_text(max(0.0, snapshot.t - t))} ago"
+    return f"{age_text(max(0.0, snapshot.t - t))} ago"
 
 
 def plural(count: int, noun: str) -> str:

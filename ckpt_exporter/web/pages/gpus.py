@@ -13,7 +13,9 @@ from ckpt_exporter.web.pages.units import (
     gpu_seconds_text,
     power_text,
     ratio_text,
+    share_text,
 )
+from ckpt_exporter.words import PHASES, SKIPPED
 
 if TYPE_CHECKING:
     from ckpt_exporter.model import Bubble, DirectorySnapshot, GpuStatus, Snapshot
@@ -25,12 +27,10 @@ _COLUMNS: Final = (
     "GPU", "State", "Name", "Activity", "Utilisation", "Power", "Activity from", "Observed", "Bubble",
     "Share",
 )  # fmt: skip
-_WORDS: Final = {
+_WORDS: Final[dict[str, str]] = {
     "gpm": "GPM counters",
-    "no_gpu": "no GPU",
-    "no_baseline": "no steady state before it",
-    "sampler_gap": "readings are missing",
-    "low_quality": "readings can't carry a figure",
+    **{str(phase): text for phase, text in PHASES.items()},
+    **{str(reason): text for reason, text in SKIPPED.items()},
     "power_utilization": "power and utilisation",
     "utilization": "utilisation",
 }
@@ -129,7 +129,7 @@ def _total_rows(entry: DirectorySnapshot, snapshot: Snapshot) -> list[tuple[str,
         ("Mean of GPUs", duration_text(total)),
         ("On all GPUs", gpu_seconds_text(cost.lost if cost else None)),
         ("Drag, not in it", gpu_seconds_text(cost.drag if cost else None)),
-        ("Share of GPU time", ratio_text(cost.share if cost else None)),
+        ("Share of GPU time", share_text(cost.share if cost else None)),
         ("Saves measured", count_text(measured)),
         ("Not measured", skipped or "none"),
     ]
@@ -162,7 +162,7 @@ def _gpu_row(status: GpuStatus, snapshot: Snapshot) -> list[str]:
         _reading(status.source, status.quality),
         duration_text(status.observed_seconds),
         gpu_seconds_text(lost),
-        ratio_text(share),
+        share_text(share),
     ]
 
 

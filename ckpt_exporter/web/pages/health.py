@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ckpt_exporter.web.pages.gpus import SIMULATED, gpus_text
 from ckpt_exporter.web.pages.markup import Html, badge, escaped, facts_table, foreign, grid_table
 from ckpt_exporter.web.pages.units import SHOWN_OPEN_SAVES, count_text, duration_text, time_text
+from ckpt_exporter.words import reason_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,13 +19,6 @@ _PROBLEM_LEVELS: Final = ("bad", "warn")
 _DOES: Final = {
     "watch": "Sees files being created, written, renamed and deleted.",
     "storage": "Knows mounts, devices and free space.",
-}
-_REASONS: Final = {
-    "files_removed": "its files were removed before the commit",
-    "no_close": "its files were never closed",
-    "no_commit": "it was never committed, and its writers are gone",
-    "disk_full": "the disk was full",
-    "truncated": "it is much smaller than the saves before it",
 }
 
 
@@ -41,11 +35,6 @@ class Health:
     def is_problem(self) -> bool:
         """Tell whether someone should look at it."""
         return self.level in _PROBLEM_LEVELS
-
-
-def reason_text(reason: str) -> str:
-    """Return why a save is not complete, in words."""
-    return _REASONS.get(reason, reason.replace("_", " "))
 
 
 def sources_of(snapshot: Snapshot) -> list[Health]:

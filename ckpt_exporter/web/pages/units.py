@@ -22,8 +22,15 @@ def size_text(size_bytes: float | None) -> str:
 
 
 def bandwidth_text(bytes_per_second: float | None) -> str:
-    """Return bytes per second with an SI prefix and three digits, as ``1.25 GB/s``."""
-    return UNKNOWN if not _known(bytes_per_second) else _scaled(bytes_per_second, "B/s")
+    """Return bytes per second with an SI prefix and three digits, as ``1.25 GB/s``.
+
+    GB/s, the unit people compare storage in, reaches down to 0.1, as in the report.
+    """
+    if not _known(bytes_per_second):
+        return UNKNOWN
+    if 1e8 <= bytes_per_second < 999.5e6:
+        return f"{bytes_per_second / 1e9:.3f} GB/s"
+    return _scaled(bytes_per_second, "B/s")
 
 
 def count_text(count: float | None) -> str:
@@ -32,7 +39,14 @@ def count_text(count: float | None) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """Return seconds as ``850 ms``, ``12.3 s``, ``2 min 58 s``, ``1 h 5 min`` or ``3 d 4 h``."""
+    """Return seconds as ``850 ms``, ``1.58 s``, ``12.3 s``, ``2 min 58 s``, ``1 h 5 min`` or ``3 d 4 h``."""
+    if _known(seconds) and 0.9995 <= seconds < 9.995:
+        return f"{seconds:.2f} s"
+    return age_text(seconds)
+
+
+def age_text(seconds: float | None) -> str:
+    """Return how long ago something was: as a duration, with no more digits than a glance needs."""
     if not _known(seconds):
         return UNKNOWN
     if seconds < 0.9995:
@@ -81,6 +95,11 @@ def ratio_text(ratio: float | None) -> str:
         return UNKNOWN
     percent = ratio * 100
     return "100 %" if percent >= 100 else f"{min(percent, 99.9):.1f} %"
+
+
+def share_text(ratio: float | None) -> str:
+    """Return a share of GPU time in percent with two decimals, as the report gives it."""
+    return UNKNOWN if not _known(ratio) else f"{ratio * 100:.2f} %"
 
 
 def _known(value: float | None) -> TypeGuard[float]:
