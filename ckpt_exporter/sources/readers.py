@@ -32,6 +32,7 @@ SEARCH_SHARE = 0.05
 # The first search after a file was opened looks at the descriptors of one process after the other, the newest
 # first, for so long (of processor time): a short load is over before counters could be compared.
 FIRST_SEARCH_SECONDS = 0.05
+SECOND_SEARCH_SECONDS = 0.05
 # After so many searches without one, every process is looked at: who reads a mapped file from the page cache
 # has no I/O counted.
 FRUITLESS_SEARCHES = 2
@@ -116,6 +117,7 @@ class ReaderSearch:
         self._pages: dict[int, _Pages] = {}
         self._maps: dict[int, tuple[int | None, _Mapped]] = {}
         self._idle = True
+        self._first_at = float("-inf")
         self.look_cost_seconds = 0.0  # of the last look at the known readers, without searching for others
         self.held: dict[int, dict[str, int]] = {}  # pid -> path -> size at the last look
 
@@ -136,27 +138,33 @@ class ReaderSearch:
         known = set(self.held)
         readings = [reading for pid in sorted(known) for reading in self._look_at(pid, files, wanted)]
         self.look_cost_seconds = self._cost_clock() - began
-        if search and files and self._clock() >= self._search_at:
-            began = self._cost_clock()
-            first, self._idle = self._idle and not known, False
-            found = self._holders(wanted) if first else set()
-            for pid in sorted(found or self._candidates() - known):
+        first = self._idle and not known and self._clock() >= self._first_at
+        if search and files and (first or self._clock() >= self._search_at):
+            began, self._idle = self._cost_clock(), False
+            for pid in sorted(self._holders(wanted) if first else self._candidates() - known):
                 readings += self._look_at(pid, files, wanted)
-            self._fruitless = 0 if self.held else self._fruitless + 1
-            # A reader that was found may be one of many: the others are looked for at once.
-            cost_seconds = self._cost_clock() - began
-            self._search_at = self._clock() + (0.0 if found else cost_seconds / SEARCH_SHARE)
+            self._fruitless = 0 if self.held or first else self._fruitless + 1
+            pause_seconds = (self._cost_clock() - began) / SEARCH_SHARE
+            if first:
+                # Who was not met is looked for soon after; a first search waits for its share of the time.
+                self._first_at, pause_seconds = self._clock() + pause_seconds, SECOND_SEARCH_SECONDS
+            self._search_at = self._clock() + pause_seconds
         return readings
 
     def _holders(self, wanted: _Wanted) -> set[int]:
-        """Return the processes that hold one of the files open, as many as are met in time."""
+        """Return the processes that hold one of the files open, as many as are met in time; all if few."""
         until = self._cost_clock() + FIRST_SEARCH_SECONDS
         found: set[int] = set()
-        for pid in sorted(self._processes(), reverse=True):
+        pids = self._processes()
+        if len(pids) <= FEW_PROCESSES:
+            return pids
+        for pid in sorted(pids, reverse=True):
             if self._cost_clock() > until:
                 break
             if self._open_by(pid, wanted):
                 found.add(pid)
+        # What has grown at the second search tells who reads.
+        self._counters, self._counted_at = self._activity(pids), self._clock()
         return found
 
     def forget(self, path: str) -> None:
