@@ -134,8 +134,8 @@ def test_listing_a_tree_costs_no_more_than_before(loading: Loading) -> None:
 
 def test_a_cold_start_ends_with_the_first_work_of_the_gpu(tmp_path: Path) -> None:
     """The whole exporter: a process loads, its GPU is idle for a while, then works."""
-    (tmp_path / "checkpoint-7").mkdir()
-    file = tmp_path / "checkpoint-7" / "model.safetensors"
+    file = tmp_path / "watched" / "checkpoint-7" / "model.safetensors"
+    file.parent.mkdir(parents=True)
     file.write_bytes(os.urandom(SIZE))
     state: list[TrainingState] = ["loading"]
     pids: list[int] = []
@@ -144,11 +144,15 @@ def test_a_cold_start_ends_with_the_first_work_of_the_gpu(tmp_path: Path) -> Non
         return SimulatedGpus(emit, count=1, state=lambda: state[0], sample_hz=10, pids=lambda: tuple(pids))
 
     config = Config(
-        (DirectorySettings("d", str(tmp_path)),), DetectSettings(quiet_seconds=1.0),
-        web=WebSettings("127.0.0.1:0"), history=HistorySettings(path=str(tmp_path / "elsewhere.db")),
+        (DirectorySettings("d", str(tmp_path / "watched")),), DetectSettings(quiet_seconds=1.0),
+        web=WebSettings("127.0.0.1:0"), history=HistorySettings(path=str(tmp_path / "history.db")),
     )  # fmt: skip
     exporter = Exporter(config, gpus=("simulated", gpus))
     exporter.start()
+    deadline = time.monotonic() + 15.0
+    while not all(watch.up for watch in exporter.snapshot().watches):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     reader = subprocess.Popen(
         [sys.executable, "-c", _program("read"), str(file)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -173,7 +177,7 @@ def test_a_cold_start_ends_with_the_first_work_of_the_gpu(tmp_path: Path) -> Non
     assert before.last_load is not None
     assert before.last_load.cold_start_seconds is None
     assert last.cold_start_seconds == pytest.approx(worked - begun, abs=0.1 + TOLERANCE_SECONDS)
-    (kept,) = read_history(str(tmp_path / "elsewhere.db")).loads
+    (kept,) = read_history(str(tmp_path / "history.db")).loads
     assert kept.cold_start_seconds == pytest.approx(last.cold_start_seconds)
 
 
