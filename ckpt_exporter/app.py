@@ -21,7 +21,7 @@ from ckpt_exporter.detect.places import fixed_prefix, relative_to
 from ckpt_exporter.errors import CkptExporterError
 from ckpt_exporter.history.place import why_unusable
 from ckpt_exporter.history.recorder import HistoryRecorder, Place
-from ckpt_exporter.journal import log_bubble, log_cold_start, log_load, log_save
+from ckpt_exporter.journal import log_bubble, log_cold_start, log_load, log_save, log_stall
 from ckpt_exporter.ledger import Ledger
 from ckpt_exporter.logs import log_event
 from ckpt_exporter.metrics.registry import build_registry
@@ -41,11 +41,15 @@ from ckpt_exporter.model import (
     Save,
     Snapshot,
     Stall,
+    StorageStatus,
     WebStatus,
 )
 from ckpt_exporter.recording import Recorder
 from ckpt_exporter.sources.backends import BACKENDS, present_backend
+from ckpt_exporter.sources.elsewhere import ElsewhereSource
+from ckpt_exporter.sources.gpu_runs import GpuRuns
 from ckpt_exporter.sources.gpus import GpuSource
+from ckpt_exporter.sources.host_evidence import HostEvidenceSource
 from ckpt_exporter.sources.ownership import GpuOwners
 from ckpt_exporter.sources.reading import ReadersSource
 from ckpt_exporter.sources.sampler import SampledGpus, SamplerSettings
@@ -111,16 +115,26 @@ class Exporter:
             on_bubble=self._on_bubble,
             on_begin=self._on_begin,
             on_load=self._on_load,
+            on_remote_save=self._on_remote_save,
+            on_low=self._on_low,
             on_cold_start=self._on_cold_start,
         )
         self._history = _history(config, self.ledger)
         self._gpu_backend, make_gpus = gpus or _configured_gpus(config)
         self._gpus = make_gpus(self.ledger.feed, self._is_saving) if make_gpus is not None else None
         owners = GpuOwners(self._gpu_processes, lambda: self._gpus is not None and self._gpus.mapping_known)
+        self._gpu_runs = GpuRuns(owners.runs)
         self._gpus_of = owners.gpus_of
         self._unplaced: deque[Load] = deque(maxlen=MAX_UNPLACED)
         self._writers = WritersSource(self.ledger.feed, clock, owners.gpus_of)
         self._readers = ReadersSource(self.ledger.feed, clock)
+        self._evidence = HostEvidenceSource(
+            self.ledger.feed,
+            clock,
+            unexplained=lambda: self.ledger.unexplained(clock()),
+            pids_by_gpu=lambda: self._gpu_processes() if self._gpus and self._gpus.mapping_known else {},
+            gpus_of=owners.gpus_of,
+        )
         self._watch = WatchSource(
             config.directories,
             self._emit,
@@ -128,9 +142,10 @@ class Exporter:
             ignored=_is_ignored,
             overwrite_position=self._overwrite_position,
         )
+        self._elsewhere = ElsewhereSource(config.directories, config.detect, self.ledger.feed, clock=clock)
         self._storage = StorageSource(
             config.directories,
-            publish=self.ledger.set_storage,
+            publish=self._on_storage,
             emit=self.ledger.feed,
             clock=clock,
             saving=lambda name: self._watch.saving(name) or self.ledger.saving(name),
@@ -169,9 +184,12 @@ class Exporter:
             log_event(LOG, logging.INFO, message, reason=reason)
         self._writers.replace_directories(directory.name for directory in self.config.directories)
         self._readers.replace_directories(directory.name for directory in self.config.directories)
+        self._elsewhere.start()
         self._storage.start()
         if self._gpus is not None:
+            self._evidence.start()
             self._gpus.start()
+            self._gpu_runs.start()
         elif self.config.gpu.backend == "auto":
             log_event(LOG, logging.INFO, "no accelerator found: saves are measured, bubbles are not")
         self._watch.start()
@@ -208,8 +226,11 @@ class Exporter:
         self._watch.stop()
         self._writers.stop()
         self._readers.stop()
+        self._evidence.stop()
+        self._gpu_runs.stop()
         if self._gpus is not None:
             self._gpus.stop()
+        self._elsewhere.stop(timeout=0.2)
         self._storage.stop(timeout=0.2)
         self.ledger.finish(self._clock())
         if self._history is not None:
@@ -247,6 +268,7 @@ class Exporter:
         self._writers.replace_directories(directory.name for directory in config.directories)
         self._readers.replace_directories(directory.name for directory in config.directories)
         self._storage.replace_directories(config.directories)
+        self._elsewhere.update(config.directories, config.detect)
         self._watch.update(config.directories)
         self._config_status = _loaded(config, self._config_status, known=refused)
         if self._main_refused:
@@ -258,9 +280,11 @@ class Exporter:
         return replace(
             self.ledger.snapshot(self._clock(), timelines=timelines),
             watches=self._watch.statuses(),
+            elsewhere=self._elsewhere.statuses(),
             counters=self._watch.counters(),
             config=self._config_status,
             gpu_backend=self._gpu_status(),
+            gpu_runs=self._gpu_runs.by_gpu(),
             sources_healthy={"watch": self._watch.healthy, "storage": self._storage.healthy},
             history=self._history.status() if self._history is not None else None,
             recording=self._recording_status,
@@ -304,6 +328,9 @@ class Exporter:
         self._wake()
         self._storage.wake()
 
+    def _on_low(self) -> None:
+        self._evidence.wake()
+
     def _emit(self, fact: Fact) -> None:
         if isinstance(fact, ReadEvent):
             self._emit_read(fact)
@@ -329,6 +356,15 @@ class Exporter:
         if self._history is not None:
             self._history.add_save(save)
         log_save(save)
+
+    def _on_remote_save(self, save: Save) -> None:
+        if self._history is not None:
+            self._history.add_save(save)
+        log_save(save)
+
+    def _on_storage(self, status: StorageStatus) -> None:
+        self.ledger.set_storage(status)
+        self._elsewhere.note_mount(status)
 
     def _on_load(self, load: Load) -> None:
         if self._history is not None:
@@ -357,6 +393,7 @@ class Exporter:
         if not isinstance(cost, Bubble):
             if self._history is not None:
                 self._history.add_stall(cost)
+            log_stall(cost)
             return
         if self._history is not None:
             self._history.add_bubble(cost)

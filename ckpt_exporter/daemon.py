@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -69,6 +70,8 @@ class Signals:
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_reload)
         signal.signal(signal.SIGUSR1, self._on_release)
+        # They may have been kept waiting until here.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP, signal.SIGUSR1})
 
     def on_change(self) -> None:
         """Note that the configuration's fragments have changed."""
@@ -112,6 +115,8 @@ def run_exporter(
     with recording_to(record_path, config) as recorder, _following(fragments, signals.on_change):
         exporter = Exporter(config, recorder=recorder, gpus=gpus, wake=signals.wake.set)
         exporter.start()
+        # What is loaded by now stays: nothing to look through again in every collection of garbage.
+        gc.freeze()
         started(exporter)
         wait_seconds = TICK_SECONDS
         try:

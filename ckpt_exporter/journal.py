@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 
 from ckpt_exporter.logs import log_event
-from ckpt_exporter.model import Bubble, Load, Save
+from ckpt_exporter.model import Bubble, Load, Save, Stall
 
 _LOG = logging.getLogger("ckpt_exporter")
+TOLD_SECONDS = 30.0
 
 
 def log_save(save: Save) -> None:
@@ -16,18 +17,24 @@ def log_save(save: Save) -> None:
     log_event(
         _LOG,
         level,
-        "files of a finished save" if save.late else "save ended",
+        _what(save),
         dir=save.directory,
         step=save.step,
         result=save.result,
         reason=save.reason,
         duration_seconds=_rounded(save.duration_seconds),
-        bytes=save.bytes,
-        files=save.files,
+        bytes=None if save.elsewhere else save.bytes,
+        files=None if save.elsewhere else save.files,
         layout=save.layout,
         path=save.path,
         notes=",".join(save.notes) or None,
     )
+
+
+def _what(save: Save) -> str:
+    if save.elsewhere:
+        return "save of another host ended"
+    return "files of a finished save" if save.late else "save ended"
 
 
 def log_load(load: Load) -> None:
@@ -77,6 +84,20 @@ def log_bubble(bubble: Bubble, level: int) -> None:
         source=bubble.source,
         quality=bubble.quality,
         notes=",".join(bubble.notes) or None,
+    )
+
+
+def log_stall(stall: Stall) -> None:
+    """Log a stretch of lost activity that no save caused; short ones, which may be many, for debugging."""
+    log_event(
+        _LOG,
+        logging.INFO if stall.seconds >= TOLD_SECONDS else logging.DEBUG,
+        "GPU stall",
+        gpu=stall.gpu,
+        cause=stall.cause,
+        confidence=stall.confidence,
+        seconds=_rounded(stall.seconds),
+        evidence=",".join(stall.evidence) or None,
     )
 
 

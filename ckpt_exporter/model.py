@@ -16,22 +16,32 @@ from typing import Literal, Union
 
 @dataclass(frozen=True, slots=True)
 class DirectorySettings:
-    """One configured directory: ``name`` is the ``dir`` label, ``path`` may hold ``*`` and ``**``."""
+    """One configured directory: ``name`` is the ``dir`` label, ``path`` may hold ``*`` and ``**``.
+
+    ``elsewhere`` says whether saves of other hosts are looked for: ``auto`` (where they can write), ``on``
+    or ``off``.
+    """
 
     name: str
     path: str
     layout: str = "auto"
     ignore: tuple[str, ...] = ()
+    elsewhere: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class DetectSettings:
-    """When a burst of writes is a save, and when it has ended (seconds, bytes)."""
+    """When a burst of writes is a save, and when it has ended (seconds, bytes).
+
+    The last two bound how often directories that other hosts write are looked at.
+    """
 
     quiet_seconds: float = 10.0
     min_bytes: int = 1024 * 1024
     stall_seconds: float = 60.0
     incomplete_seconds: float = 600.0
+    elsewhere_interval_seconds: float = 5.0
+    elsewhere_max_calls_per_second: float = 20.0
 
 
 # --- facts
@@ -109,6 +119,45 @@ class Writers:
     alive: bool = True
     paths: tuple[str, ...] = ()
     gpus: tuple[int, ...] | None = None
+
+
+RemoteEventKind = Literal["found", "changed", "same", "moved", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """What one look at a name in a shared directory told: the name and its ``stat``, never content.
+
+    The look was over at ``t``, and what differs from the look before it happened after ``since`` (None: there
+    was none before). ``same`` is a file that was as before. Times named ``_unix`` are the file server's
+    clock's: ``born`` where it tells, ``modified`` the last data change, ``changed`` the last change of all.
+    """
+
+    t: float
+    event: RemoteEventKind
+    path: str
+    directory: str
+    since: float | None = None
+    to: str | None = None
+    is_dir: bool = False
+    size: int | None = None
+    inode: str | None = None
+    born_unix: float | None = None
+    modified_unix: float | None = None
+    changed_unix: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLook:
+    """A round of looks at a shared directory is over: what other hosts did before ``since`` is told by now.
+
+    ``unix`` is this node's clock at ``t``.
+    """
+
+    t: float
+    directory: str
+    since: float
+    unix: float
 
 
 ReadEventKind = Literal["open", "close", "look"]
@@ -222,6 +271,7 @@ class GpuSample:
     limit_w: float | None = None
     processes: int | None = None
     error: str | None = None
+    nvlink_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +280,41 @@ class GpuSet:
 
     t: float
     gpus: tuple[GpuInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostEvidence:
+    """What a run's processes and their host did between ``since`` and ``t``, while GPUs of it worked little.
+
+    ``gpus`` are the indices of the run's GPUs. ``processes`` of it were there all the time, None where it is
+    not known which are its; the I/O of ``unread`` of them may not be read. ``cpu_seconds`` they used, of
+    these ``worker_cpu_seconds`` those without a GPU. At ``t``, ``waiting`` of their threads were in
+    uninterruptible sleep; of those without a GPU ``worker_waiting`` were, and ``runnable`` ran or wanted to.
+    ``io_wait_seconds`` is what the kernel counted, where it counts. ``read_bytes`` came from storage,
+    ``called_bytes`` through read calls of any kind. Pressures are seconds in which a task stood still, in the
+    run's own group or on the whole host. Network bytes are of real interfaces, both ways.
+    """
+
+    t: float
+    since: float
+    gpus: tuple[int, ...] = ()
+    processes: int | None = None
+    unread: int = 0
+    cpu_seconds: float | None = None
+    worker_cpu_seconds: float | None = None
+    waiting: int | None = None
+    worker_waiting: int | None = None
+    runnable: int | None = None
+    io_wait_seconds: float | None = None
+    read_bytes: int | None = None
+    called_bytes: int | None = None
+    written_bytes: int | None = None
+    io_pressure_seconds: float | None = None
+    memory_pressure_seconds: float | None = None
+    cpu_pressure_seconds: float | None = None
+    pressure_of: Literal["run", "host"] | None = None
+    network_bytes: int | None = None
+    usual_network_bytes_per_second: float | None = None
 
 
 WatchEvent = Literal["up", "down", "overflow", "rescan"]
@@ -246,7 +331,19 @@ class WatchChange:
 
 
 Fact = Union[  # noqa: UP007 (a runtime alias on 3.10)
-    FileEvent, Progress, Writers, ReadEvent, Reading, LoadGpus, Space, WatchChange, GpuSample, GpuSet
+    FileEvent,
+    Progress,
+    Writers,
+    ReadEvent,
+    Reading,
+    LoadGpus,
+    Space,
+    WatchChange,
+    GpuSample,
+    GpuSet,
+    RemoteFile,
+    RemoteLook,
+    HostEvidence,
 ]
 
 # --- what the detector makes of them
@@ -272,7 +369,8 @@ class Save:
     detector waited. ``active_seconds`` is the time in which bytes flowed, ``flow`` its stretches.
     ``late`` marks files that arrived for a save already counted: their bytes and files add to the totals,
     but no save is counted twice. ``written_bytes`` were seen arriving, overwritten ones included; ``shards``
-    are the files that ended last, in that order, as many as are kept.
+    are the files that ended last, in that order, as many as are kept. ``elsewhere``: another host made it,
+    and counts it; here its times are known, and nothing else.
     """
 
     directory: str
@@ -296,6 +394,7 @@ class Save:
     late: bool = False
     written_bytes: int | None = None
     shards: tuple[Shard, ...] = ()
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +451,7 @@ class Load:
 ActivitySource = Literal["gpm", "power", "power_utilization", "utilization"]
 Quality = Literal["high", "low"]
 BubblePhase = Literal["before_write", "writing", "write_gap", "after_write"]
+Confidence = Literal["high", "medium", "low"]
 SkipReason = Literal["no_gpu", "no_baseline", "sampler_gap", "low_quality"]
 StallCause = Literal["checkpoint_save", "checkpoint_load", "data_loading", "communication", "other"]
 
@@ -362,7 +462,7 @@ class Bubble:
 
     ``gpu_seconds`` and ``drag_gpu_seconds`` are per GPU index; ``seconds`` is the mean over the
     run's GPUs and ``phases`` splits it; ``start`` and ``end`` are the dip's edges as the GPUs show them;
-    ``depth`` is the mean share of activity lost between them.
+    ``depth`` is the mean share of activity lost between them. ``elsewhere``: another host made the save.
     """
 
     directory: str
@@ -379,24 +479,31 @@ class Bubble:
     source: ActivitySource | None = None
     quality: Quality | None = None
     notes: tuple[str, ...] = ()
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A stretch of lost activity on one GPU of a training run; ``seconds`` is its area, not its length."""
+    """A stretch of lost activity on one GPU of a training run; ``seconds`` is its area, not its length.
+
+    ``confidence`` tells how sure the cause is, ``evidence`` names the signs that were seen of it.
+    """
 
     gpu: int
     start: float
     end: float
     cause: StallCause
     seconds: float
+    confidence: Confidence = "low"
+    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
     """What the readers may know about one GPU. Counters are seconds; unknown readings are None.
 
-    ``bubble_seconds`` and ``drag_seconds`` are by directory, ``stall_seconds`` by cause.
+    ``bubble_seconds`` and ``drag_seconds`` are by directory, ``stall_seconds`` by cause;
+    ``confident_seconds`` are the part of these whose cause is of high confidence.
     """
 
     info: GpuInfo
@@ -410,6 +517,16 @@ class GpuStatus:
     bubble_seconds: dict[str, float] = field(default_factory=dict)
     drag_seconds: dict[str, float] = field(default_factory=dict)
     stall_seconds: dict[str, float] = field(default_factory=dict)
+    confident_seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRun:
+    """The run whose processes hold a GPU, named as in ``Writers``; unknown parts are None."""
+
+    run: str | None
+    scheduler: str | None
+    run_id: str | None
 
 
 # --- storage
@@ -446,7 +563,8 @@ class WatchStatus:
     """State of the watch of one directory. ``backend`` is ``inotify`` or ``poll``.
 
     ``watched_directories`` counts directories under watch (or polled); ``coverage`` is the share (0..1) of
-    the tree's directories that inotify covers; ``limit_reached``: a kernel limit keeps it below 1.
+    the tree's directories that inotify covers; ``limit_reached``: a kernel limit keeps it below 1;
+    ``truncated``: the tree has more directories than are followed at all.
     """
 
     directory: str
@@ -455,6 +573,16 @@ class WatchStatus:
     watched_directories: int = 0
     limit_reached: bool = False
     coverage: float = 1.0
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ElsewhereStatus:
+    """Looks for other hosts' saves: whether they are answered, and calls made to the file server so far."""
+
+    directory: str
+    up: bool
+    calls: int = 0
 
 
 # --- the snapshot
@@ -534,6 +662,9 @@ class DirectorySnapshot:
     load_bytes: int = 0
     load_duration: Histogram | None = None  # seconds, one observation a load
     last_load: Load | None = None
+    remote_saves: dict[str, int] | None = None  # result -> count; None where none are looked for
+    last_remote_save: Save | None = None  # the last complete one that another host made
+    server_clock_offset_seconds: float | None = None  # file server's clock minus this node's
 
 
 @dataclass(frozen=True, slots=True)
@@ -601,10 +732,12 @@ class Snapshot:
     directories: tuple[DirectorySnapshot, ...]
     storage: tuple[StorageStatus, ...] = ()
     watches: tuple[WatchStatus, ...] = ()
+    elsewhere: tuple[ElsewhereStatus, ...] = ()
     counters: WatchCounters = field(default_factory=WatchCounters)
     config: ConfigStatus = field(default_factory=ConfigStatus)
     gpu_backend: GpuBackendStatus | None = None  # None: no GPU part
     gpus: tuple[GpuStatus, ...] = ()
+    gpu_runs: dict[int, GpuRun] = field(default_factory=dict)  # index -> run; unknown ones are left out
     sources_healthy: dict[str, bool] = field(default_factory=dict)
     history: HistoryStatus | None = None  # None: no history is kept
     recording: RecordingStatus | None = None  # None: nothing is recorded

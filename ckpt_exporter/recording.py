@@ -18,10 +18,13 @@ from ckpt_exporter.model import (
     GpuInfo,
     GpuSample,
     GpuSet,
+    HostEvidence,
     LoadGpus,
     Progress,
     ReadEvent,
     Reading,
+    RemoteFile,
+    RemoteLook,
     Space,
     WatchChange,
     Writers,
@@ -45,6 +48,9 @@ _KINDS: dict[str, type[Fact]] = {
     "space": Space,
     "watch": WatchChange,
     "gpu": GpuSample,
+    "remote": RemoteFile,
+    "looked": RemoteLook,
+    "host": HostEvidence,
 }
 
 
@@ -234,6 +240,7 @@ def _directories(values: list[dict[str, Any]]) -> tuple[DirectorySettings, ...]:
             path=str(value["path"]),
             layout=str(value.get("layout", "auto")),
             ignore=tuple(map(str, value.get("ignore", ()))),
+            elsewhere=str(value.get("elsewhere", "auto")),
         )
         for value in values
     )

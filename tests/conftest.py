@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite golden and generated files; read the diff"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the hundred programs that the tests start compile each module once, outside of the checkout."""
+    if not hasattr(config, "workerinput"):
+        place = tempfile.mkdtemp(prefix="ckpt-exporter-compiled-")
+        config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
+        os.environ["PYTHONPYCACHEPREFIX"] = place
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture

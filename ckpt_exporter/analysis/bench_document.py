@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ckpt_exporter.analysis.bench_load_document import load_blocks, load_summary, load_warnings
 from ckpt_exporter.analysis.bench_result import bench_json
 from ckpt_exporter.analysis.document import Chart, Column, Document, Paragraph, Series, Table
 from ckpt_exporter.analysis.gate_storage import burst_bandwidth, disagreement, seconds_apart
@@ -30,7 +31,11 @@ AGREEMENT: Final = 0.05
 
 
 def bench_document(result: BenchResult) -> Document:
-    """Return the answer, what limits it, and every burst."""
+    """Return the answer, what limits it, and every burst or load."""
+    if result.loads:
+        warnings = list(load_warnings(result))
+        data = {**bench_data(result), "warnings": warnings}
+        return Document("Loading from the storage", tuple(load_blocks(result, warnings)), data)
     blocks: list[Block] = [
         Paragraph(
             f"{result.shape['title']}: {plain(result.shape['files'])} files, "
@@ -63,6 +68,7 @@ def bench_data(result: BenchResult) -> dict[str, Any]:
         "summary": summary,
         "largest_disagreement": max(worst, default=None),
         "largest_seconds_apart": max(seconds, default=None),
+        **(load_summary(result) if result.loads else {}),
     }
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal
 
 from ckpt_exporter.errors import UsageError
-from ckpt_exporter.history.records import Measurements, SaveRecord
+from ckpt_exporter.history.records import LoadRecord, Measurements, SaveRecord
 from ckpt_exporter.logs import one_line
 
 KIND: Final = "ckpt-exporter bench"
@@ -16,8 +16,10 @@ BENCH_RUN: Final = "ckpt-exporter bench"
 VERSION: Final = 1
 _MAX_FILE_BYTES: Final = 64 << 20
 
-Cache = Literal["cold", "full", "as-is"]
-CACHES: Final[tuple[Cache, ...]] = ("as-is", "cold", "full")
+Cache = Literal["cold", "full", "as-is", "warm"]
+CACHES: Final[tuple[Cache, ...]] = ("as-is", "cold", "full", "warm")
+Method = Literal["read", "mmap", "direct"]
+METHODS: Final[tuple[Method, ...]] = ("read", "mmap", "direct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,36 @@ class Repetition:
 
 
 @dataclass(frozen=True, slots=True)
+class ReaderResult:
+    """What the readers measured of one load: first open to last byte, by their own clock.
+
+    ``bytes`` are those of the checkpoint, ``read_bytes`` what all readers read of it together,
+    ``fetched_bytes`` what they brought in from the storage. ``cached_before`` is the share (0..1) that was in
+    the page cache when they began. None is unknown.
+    """
+
+    seconds: float
+    bytes: int
+    readers: int
+    read_bytes: int
+    fetched_bytes: int | None = None
+    cached_before: float | None = None
+    direct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRepetition:
+    """One load: as the detector saw it and as its readers did. ``others``: another process read along."""
+
+    cache: Cache
+    load: LoadRecord | None
+    readers: ReaderResult
+    others: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class BenchResult:
-    """A whole bench. ``shape`` and ``options`` say in plain values what was written and how."""
+    """A whole bench. ``shape`` and ``options`` say in plain values what was written or read, and how."""
 
     node: str
     path: str
@@ -53,6 +83,7 @@ class BenchResult:
     options: dict[str, Any]
     mount: dict[str, Any] | None
     repetitions: tuple[Repetition, ...]
+    loads: tuple[LoadRepetition, ...] = ()
 
 
 def bench_json(result: BenchResult) -> dict[str, Any]:
@@ -111,7 +142,24 @@ def _result(data: dict[str, Any]) -> BenchResult:
         options=dict(data["options"]),
         mount=dict(data["mount"]) if data["mount"] is not None else None,
         repetitions=repetitions,
+        loads=tuple(map(_load_repetition, data.get("loads", ()))),
     )
+
+
+def _load_repetition(item: dict[str, Any]) -> LoadRepetition:
+    return LoadRepetition(
+        cache=item["cache"] if item["cache"] in CACHES else "as-is",
+        load=_load(item["load"]) if item["load"] is not None else None,
+        readers=ReaderResult(**{f.name: item["readers"].get(f.name) for f in fields(ReaderResult)}),
+        others=bool(item.get("others")),
+    )
+
+
+def _load(data: dict[str, Any]) -> LoadRecord:
+    known = {f.name for f in fields(LoadRecord)} - {"notes"}
+    record = LoadRecord(**{key: value for key, value in data.items() if key in known})
+    _check_numbers(record, "start_unix", "end_unix", "duration_seconds", "bytes", "files")
+    return record
 
 
 def _save(data: dict[str, Any]) -> SaveRecord:
@@ -120,18 +168,24 @@ def _save(data: dict[str, Any]) -> SaveRecord:
     for name in ("bubble_gpu_seconds", "drag_gpu_seconds"):  # JSON has no numbers for keys
         values[name] = {int(gpu): seconds for gpu, seconds in data.get(name, {}).items()}
     record = SaveRecord(**values)
-    for name in ("start_unix", "end_unix", "bytes", "files"):
-        if not isinstance(getattr(record, name), int | float):
-            raise TypeError(name)
+    _check_numbers(record, "start_unix", "end_unix", "bytes", "files")
     return record
 
 
+def _check_numbers(record: SaveRecord | LoadRecord, *names: str) -> None:
+    for name in names:
+        if not isinstance(getattr(record, name), int | float):
+            raise TypeError(name)
+
+
 def bench_measurements(result: BenchResult) -> Measurements:
-    """Return the repetitions as measured saves."""
+    """Return the repetitions as measured saves and loads."""
     saves = tuple(r.save for r in result.repetitions if r.save is not None)
+    loads = tuple(r.load for r in result.loads if r.load is not None)
     return Measurements(
         f"bench of {one_line(result.path)} on {one_line(result.node)}",
         result.begin_unix,
         result.end_unix,
         saves,
+        loads=loads,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ckpt_exporter.analysis.numbers import plain, size_text
+from ckpt_exporter.detect.layouts import is_noise
 from ckpt_exporter.errors import UsageError
 from ckpt_exporter.logs import one_line
 
@@ -106,7 +107,20 @@ def like_shape(directory: str, scale: float) -> Shape:
     return Shape(f"like {one_line(base)}{scaled}, {plain(len(files))} files", files, marker)
 
 
-def _walk(directory: str) -> Iterator[tuple[str, int, float]]:
+def existing_files(directory: str) -> tuple[ShapeFile, ...]:
+    """Return the files of a checkpoint that exists, named from its parent. Raises UsageError.
+
+    Empty files, links and other things are left out, and what the exporter would not look at.
+    """
+    base = os.path.basename(os.path.abspath(directory))
+    found = sorted((name, size) for name, size, _ in _walk(directory, "--load") if size)
+    files = tuple(ShapeFile(f"{base}/{name}", size) for name, size in found if not is_noise(f"{base}/{name}"))
+    if not files:
+        raise UsageError(f"--load={one_line(directory)} is no directory with files: name one checkpoint")
+    return files
+
+
+def _walk(directory: str, flag: str = "--like") -> Iterator[tuple[str, int, float]]:
     count = 0
     for parent, _, names in os.walk(directory):
         for name in names:
@@ -119,7 +133,7 @@ def _walk(directory: str) -> Iterator[tuple[str, int, float]]:
                 continue
             count += 1
             if count > _MAX_FILES:
-                raise UsageError(f"--like={one_line(directory)} has too many files: name one checkpoint")
+                raise UsageError(f"{flag}={one_line(directory)} has too many files: name one checkpoint")
             yield os.path.relpath(path, directory), status.st_size, status.st_mtime
 
 

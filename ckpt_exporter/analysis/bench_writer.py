@@ -24,8 +24,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Do one task."""
-    with contextlib.suppress(OSError, AttributeError):  # no writer outlives the bench, however that ends
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     task = json.loads(sys.stdin.readline())
     block = _random_block()
     print("ready", flush=True)
@@ -36,6 +35,12 @@ def main() -> None:
     except OSError as error:
         answer = {"error": f"{error.strerror}: {error.filename or ''}"}
     print(json.dumps(answer), flush=True)
+
+
+def end_with_parent() -> None:
+    """Make sure that this process does not outlive the bench, however that ends."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _random_block() -> mmap.mmap:
@@ -50,7 +55,7 @@ def write_files(task: dict[str, Any], block: mmap.mmap) -> dict[str, Any]:
     """Write every file of the task, one after the other; return when and how long."""
     begin = time.monotonic()
     sync_seconds, written, direct = 0.0, 0, bool(task["direct"])
-    pace = _Pace(task["bytes_per_second"], begin)
+    pace = Pace(task["bytes_per_second"], begin)
     for name, size in task["files"]:
         path = os.path.join(task["root"], name)
         descriptor, is_direct = _open(path, direct=bool(task["direct"]))
@@ -81,7 +86,7 @@ def _open(path: str, *, direct: bool) -> tuple[int, bool]:
     return os.open(path, flags, 0o600), False
 
 
-def _write(descriptor: int, size: int, block: mmap.mmap, pace: _Pace, *, direct: bool) -> int:
+def _write(descriptor: int, size: int, block: mmap.mmap, pace: Pace, *, direct: bool) -> int:
     view = memoryview(block)
     done = 0
     while done < size:
@@ -105,10 +110,11 @@ def _leave_direct(descriptor: int) -> None:
     fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_DIRECT)
 
 
-class _Pace:
-    """Holds a writer to a rate, as a slower storage would; 0 is no limit."""
+class Pace:
+    """Holds a writer or reader to a rate, as a slower storage would; 0 is no limit."""
 
     def __init__(self, bytes_per_second: float, begin: float) -> None:
+        """Begin at a moment of the monotonic clock."""
         self._rate = bytes_per_second
         self._begin = begin
         self._bytes = 0

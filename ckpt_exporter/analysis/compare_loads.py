@@ -125,8 +125,8 @@ def _left_out(arm: LoadArm) -> Iterator[str]:
     if left:
         out = plain(arm.cached + arm.unknown)
         yield (
-            f"Of {counted(len(arm.loads), 'load')} of the {arm.name} {out} are left out, since they do not "
-            f"tell how fast its storage reads: {' and '.join(left)}."
+            f"Left out of {counted(len(arm.loads), 'load')} of the {arm.name}: {out}, since that does not "
+            f"tell how fast its storage reads ({' and '.join(left)})."
         )
     if len(arm.from_storage) < MIN_SAMPLES:
         yield (

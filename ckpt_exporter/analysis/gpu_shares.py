@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ckpt_exporter.analysis.document import Chart, Column, Heading, Paragraph, Series, Table
 from ckpt_exporter.analysis.numbers import UNKNOWN, percent_text, significant
+from ckpt_exporter.history.rows import CONFIDENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,20 +54,19 @@ def gpu_shares_data(
     return {"observed_gpu_seconds": observed, "parts": parts}
 
 
-def _part(seconds: float | None, observed: float, confidence: float | None) -> Data:
+def _part(seconds: float | None, observed: float, confidence: dict[str, float] | None) -> Data:
     share = None if seconds is None else seconds / observed
     return {"gpu_seconds": seconds, "share": share, "confidence": confidence}
 
 
-def _confidence(stalls: Sequence[StallRecord], cause: str) -> float | None:
-    """Return how sure the cause of such stalls is (0..1), weighted by seconds; None where none says."""
-    known = [
-        (confidence, stall.seconds)
-        for stall in stalls
-        if stall.cause == cause and (confidence := getattr(stall, "confidence", None)) is not None
-    ]
-    total = sum(seconds for _, seconds in known)
-    return sum(confidence * seconds for confidence, seconds in known) / total if total > 0 else None
+def _confidence(stalls: Sequence[StallRecord], cause: str) -> dict[str, float] | None:
+    """Return which share (0..1) of such stalls' seconds has which confidence; None where none says."""
+    seconds = dict.fromkeys(CONFIDENCES, 0.0)
+    for stall in stalls:
+        if stall.cause == cause and stall.confidence is not None:
+            seconds[stall.confidence] += stall.seconds
+    total = sum(seconds.values())
+    return {name: part / total for name, part in seconds.items()} if total > 0 else None
 
 
 def gpu_shares_blocks(data: Data | None) -> Iterator[Block]:
@@ -97,7 +97,7 @@ def gpu_shares_blocks(data: Data | None) -> Iterator[Block]:
     yield Chart("Observed GPU time", "shares", "percent", series, labels=("GPU time",))
     yield Paragraph(
         "Checkpoint saves are the measured bubble. The other causes are estimated from what GPUs and hosts "
-        "show; confidence is how sure that is, weighted by seconds."
+        "show; confidence is how sure that is, by seconds where it differs."
     )
 
 
@@ -110,4 +110,8 @@ def _sureness(name: str, part: Data) -> str:
         return "measured"
     if name == "at_work" or not part["gpu_seconds"]:
         return ""
-    return "unknown" if part["confidence"] is None else percent_text(part["confidence"], 0)
+    if part["confidence"] is None:
+        return "unknown"
+    shares: dict[str, float] = {name: share for name, share in part["confidence"].items() if share > 0}
+    parts = (name if share == 1 else f"{name} {percent_text(share, 0)}" for name, share in shares.items())
+    return ", ".join(parts)

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from math import inf
 
 from ckpt_exporter.bubble.activity import COARSE_SECONDS, Scale
 from ckpt_exporter.bubble.attribution import SaveSpan
-from ckpt_exporter.bubble.causes import Episode
+from ckpt_exporter.bubble.causes import Witness, find_cause
+from ckpt_exporter.bubble.elsewhere import Looks, joined, with_parts
+from ckpt_exporter.bubble.episodes import Episode
 from ckpt_exporter.bubble.gpus import Gpu
+from ckpt_exporter.bubble.hosts import HostShare, host_share
 from ckpt_exporter.bubble.judge import Case
 from ckpt_exporter.bubble.runs import Runs
 from ckpt_exporter.bubble.settings import BubbleSettings
 from ckpt_exporter.bubble.spans import clip, total
 from ckpt_exporter.bubble.track import Rows
 from ckpt_exporter.bubble.verdict import RunGpus, judge
-from ckpt_exporter.model import Bubble, GpuInfo, GpuSample, GpuSet, GpuStatus, Save, Stall, Writers
+from ckpt_exporter.model import (
+    Bubble,
+    GpuInfo,
+    GpuSample,
+    GpuSet,
+    GpuStatus,
+    HostEvidence,
+    Save,
+    Stall,
+    Writers,
+)
 
 # GPUs that were seen once (MIG instances come and go) are kept for their counters, but not without end.
 MAX_GPUS = 64
 TRIM_SECONDS = 30.0
 DAY_SECONDS = 86400.0
+# Looks at hosts: one a second and run, slower in a long stretch.
+MAX_LOOKS = 1024
+# Steps leave GPUs without kernels for less than that; a stretch of half an hour needs no more looks.
+LOW_SECONDS = 0.75
+LONGEST_LOOK_SECONDS = 1800.0
 
 
 class BubbleDetector:
@@ -42,15 +61,23 @@ class BubbleDetector:
         self._episodes: list[tuple[str, Episode]] = []
         # Loads by directory and start: until when they are known to last, and the GPUs of the run there.
         self._loads: dict[tuple[str, float], tuple[float, frozenset[str] | None]] = {}
+        # Saves of other hosts: open ones, parts of saves of this one, and how far looks have told.
+        self._open_elsewhere: dict[tuple[str, str], int] = {}
+        self._parts: set[int] = set()
+        self._elsewhere_looks: dict[str, Looks] = {}
+        self._looks: deque[tuple[HostEvidence, frozenset[str]]] = deque(maxlen=MAX_LOOKS)
+        self._low: set[str] = set()
         self._next_key = 0
         self._next_trim = -inf
 
     # --- in ---------------------------------------------------------------------------------------------
 
-    def feed(self, fact: GpuSample | GpuSet | Writers) -> None:
+    def feed(self, fact: GpuSample | GpuSet | Writers | HostEvidence) -> None:
         """Take in one fact."""
         if isinstance(fact, GpuSample):
             self._on_sample(fact)
+        elif isinstance(fact, HostEvidence):
+            self._looks.append((fact, frozenset(self._uuids[g] for g in fact.gpus if g in self._uuids)))
         elif isinstance(fact, GpuSet):
             self._on_set(fact)
         else:
@@ -60,6 +87,11 @@ class BubbleDetector:
         uuid = sample.uuid or self._uuids.get(sample.gpu) or f"gpu-{sample.gpu}"
         gpu = self._gpus.get(uuid) or self._add(GpuInfo(sample.gpu, uuid))
         ended = gpu.feed(sample)
+        since = gpu.stalls.low_since
+        if since is None or sample.t - since < LOW_SECONDS:
+            self._low.discard(uuid)
+        else:
+            self._low.add(uuid)
         if ended is not None:
             self._episodes.append((uuid, ended))
 
@@ -67,6 +99,7 @@ class BubbleDetector:
         if len(self._gpus) >= MAX_GPUS:
             oldest = min(self._gpus.values(), key=lambda gpu: gpu.last_t)
             del self._gpus[oldest.info.uuid]
+            self._low.discard(oldest.info.uuid)
         gpu = self._gpus[info.uuid] = Gpu(info, self.settings)
         self._uuids[info.gpu] = info.uuid
         self._place()
@@ -133,6 +166,62 @@ class BubbleDetector:
             del self._saves[key]
             self._refresh()
 
+    # --- other hosts ------------------------------------------------------------------------------------
+
+    def elsewhere_looked(self, directory: str, known_until: float, now: float) -> None:
+        """Note that all saves that other hosts began in a directory before a moment are known."""
+        self._elsewhere_looks.setdefault(directory, Looks()).note(known_until, now)
+
+    def elsewhere_began(self, directory: str, path: str, start: float) -> None:
+        """Note that another host writes a save, or a part of one of this host's."""
+        if (directory, path) not in self._open_elsewhere:
+            self._open_elsewhere[directory, path] = self._enter(directory, path, start, inf)
+            self._refresh()
+
+    def elsewhere_ended(self, save: Save, *, part: bool) -> None:
+        """Note that another host's save ended; ``part``: this host writes, or wrote, the same one."""
+        key = self._open_elsewhere.pop((save.directory, save.path), None)
+        key = self._enter(save.directory, save.path, save.start, save.end) if key is None else key
+        gpus = self._runs.of_save(save)
+        self._saves[key] = replace(self._saves[key], start=save.start, end=save.end, gpus=gpus)
+        if part:
+            self._parts.add(key)
+        else:
+            self._pending[key] = save
+        self._refresh()
+
+    def elsewhere_dropped(self, directory: str, path: str) -> None:
+        """Note that what looked like another host's save was none, or that it can't be followed any more."""
+        key = self._open_elsewhere.pop((directory, path), None)
+        if key is not None:
+            del self._saves[key]
+            self._refresh()
+
+    def _parts_of(self, key: int) -> list[SaveSpan]:
+        """Return what other hosts wrote of a save of this one."""
+        save = self._pending[key]
+        if save.elsewhere:
+            return []
+        others = [s for s in self._saves.values() if s.key != key and s.path == save.path]
+        return [s for s in others if s.directory == save.directory and self._is_part(s.key, save)]
+
+    def _is_part(self, key: int, save: Save) -> bool:
+        other = self._pending.get(key)
+        if other is not None:
+            return other.elsewhere and other.end >= save.start - self.settings.reach_before_seconds
+        return key in self._parts
+
+    def _awaits_others(self, save: Save, now: float) -> bool:
+        """Tell whether another host may still write a part of a save, or this host of another's."""
+        place = (save.directory, save.path)
+        if save.elsewhere:
+            ended = [s for s in self._pending.values() if not s.elsewhere and (s.directory, s.path) == place]
+            return place in self._open or bool(ended)
+        looks = self._elsewhere_looks.get(save.directory)
+        return place in self._open_elsewhere or (looks is not None and looks.may_tell(save.end, now))
+
+    # --- loads ------------------------------------------------------------------------------------------
+
     def load_seen(self, directory: str, start: float, end: float) -> None:
         """Note that a checkpoint was being loaded from ``start`` to ``end``, as far as is known by now."""
         self._loads[directory, start] = (end, self._runs.latest(directory))
@@ -148,7 +237,7 @@ class BubbleDetector:
     def tick(self, now: float) -> list[Bubble | Stall]:
         """Return the bubbles whose dips are over and the stalls that ended."""
         ready = [key for key in self._pending if self._ready(key, now)]
-        out: list[Bubble | Stall] = [self._judge(key, now) for key in ready]
+        out: list[Bubble | Stall] = self._judge_all(ready, now)
         out += self._stalls(now)
         if now >= self._next_trim:
             self._next_trim = now + TRIM_SECONDS
@@ -160,9 +249,34 @@ class BubbleDetector:
         """Tell whether a save that ended has yet to be judged."""
         return bool(self._pending)
 
+    @property
+    def low(self) -> bool:
+        """Tell whether any GPU works little for longer than a step takes."""
+        return bool(self._low)
+
+    def unexplained(self, now: float) -> tuple[int, ...]:
+        """Return the indices of the GPUs of runs that work little now, and no save can have caused it."""
+        found = []
+        for uuid in self._low:
+            gpu = self._gpus[uuid]
+            since = gpu.stalls.low_since
+            recent = since is not None and now - since <= LONGEST_LOOK_SECONDS and now - gpu.last_t <= 10.0
+            if recent and gpu.belongs(now) and not self._claimed(uuid, since or now, now):
+                found.append(gpu.info.gpu)
+        return tuple(sorted(found))
+
+    def _claimed(self, uuid: str, since: float, now: float) -> bool:
+        before, after = self.settings.reach_before_seconds, self.settings.reach_after_seconds
+        return any(
+            save.start - before <= now
+            and since <= save.end + after
+            and now <= save.end + self.settings.lookahead_seconds
+            for save in self._touching(uuid)
+        )
+
     def finish(self, now: float) -> list[Bubble | Stall]:
         """Return what is left at the end: no reading comes after ``now``."""
-        out: list[Bubble | Stall] = [self._judge(key, now) for key in list(self._pending)]
+        out: list[Bubble | Stall] = self._judge_all(list(self._pending), now)
         for uuid, gpu in self._gpus.items():
             ended = gpu.stalls.cut()
             if ended is not None:
@@ -228,8 +342,15 @@ class BubbleDetector:
         start = save.start - self.settings.lookback_seconds
         return RunGpus([gpu for gpu in gpus if gpu.had_processes(start, save.end) is not False], known=False)
 
+    def _judge_all(self, keys: list[int], now: float) -> list[Bubble | Stall]:
+        """Judge saves; those of this host first, as others may be parts of them."""
+        keys.sort(key=lambda key: self._pending[key].elsewhere)
+        return [self._judge(key, now) for key in keys if key in self._pending]
+
     def _ready(self, key: int, now: float) -> bool:
-        span, settings = self._saves[key], self.settings
+        if self._awaits_others(self._pending[key], now):
+            return False
+        span, settings = joined(self._saves[key], self._parts_of(key)), self.settings
         gpus = self._candidates(key).gpus
         settle = settings.reach_after_seconds + max((_settle(gpu) for gpu in gpus), default=0.0)
         if now < span.end + settle:
@@ -245,13 +366,20 @@ class BubbleDetector:
         later = [s for s in self._touching(gpu.info.uuid) if s.key != span.key and s.end > span.end]
         if any(save.start <= span.end for save in later):
             return False
-        return now - gpu.stalls.last_low < _settle(gpu)
+        return now - gpu.stalls.last_low < _settle(gpu) or gpu.slowed(now)
 
     def _judge(self, key: int, now: float) -> Bubble:
         run = self._candidates(key)
+        parts = self._parts_of(key)
+        for part in parts:
+            del self._saves[part.key]
+            self._pending.pop(part.key, None)
+            self._parts.discard(part.key)
         save = self._pending.pop(key)
-        span = self._saves[key] = replace(self._saves[key], gpus=self._runs.of_save(save))
-        cases = [(gpu, Case(save, span, self._touching(gpu.info.uuid), now)) for gpu in run.gpus]
+        span = joined(replace(self._saves[key], gpus=self._runs.of_save(save)), parts)
+        self._saves[key] = span
+        whole = with_parts(save, parts)
+        cases = [(gpu, Case(whole, span, self._touching(gpu.info.uuid), now)) for gpu in run.gpus]
         return judge(save, run, cases, self.settings)
 
     # --- stalls -----------------------------------------------------------------------------------------
@@ -259,7 +387,12 @@ class BubbleDetector:
     def _stalls(self, now: float) -> list[Stall]:
         """Give out the stalls that no save can claim any more."""
         settle = self.settings.reach_before_seconds + 2 * self.settings.sample_seconds
-        ripe = [(uuid, ended) for uuid, ended in self._episodes if now >= ended.end + settle]
+        ripe = [
+            (uuid, ended)
+            for uuid, ended in self._episodes
+            if now >= ended.end + settle
+            and not any(looks.may_tell(ended.end + settle, now) for looks in self._elsewhere_looks.values())
+        ]
         self._episodes = [entry for entry in self._episodes if entry not in ripe]
         out = []
         for uuid, ended in ripe:
@@ -268,18 +401,40 @@ class BubbleDetector:
             if gpu is None or rest is None or not rest.counts(self.settings):
                 continue
             ended = rest  # noqa: PLW2901 (what no save claims of it)
-            cause = "checkpoint_load" if self._while_loading(uuid, ended) else ended.cause(self.settings)
-            gpu.add_stall(cause, ended.seconds)
+            verdict = find_cause(ended, self._witness(uuid, ended), self.settings)
+            sure = verdict.confidence == "high"
+            gpu.add_stall(verdict.cause, ended.seconds, sure=sure)
             gpu.charges.add([(ended.start, ended.end)])
-            out.append(Stall(gpu.info.gpu, ended.start, ended.end, cause, ended.seconds))
+            out.append(
+                Stall(
+                    gpu.info.gpu, ended.start, ended.end, verdict.cause, ended.seconds,
+                    verdict.confidence, verdict.evidence,
+                )
+            )  # fmt: skip
         return out
 
-    def _while_loading(self, uuid: str, ended: Episode) -> bool:
-        """Tell whether for most of a stretch the GPU's run may have been loading a checkpoint."""
-        spans = [
-            (start, end) for (_, start), (end, gpus) in self._loads.items() if gpus is None or uuid in gpus
+    def _witness(self, uuid: str, ended: Episode) -> Witness:
+        """Gather what others than the GPU say of a stretch."""
+        loads = [
+            (total(clip([(start, end)], ended.start, ended.end)) / ended.length, gpus is not None)
+            for (_, start), (end, gpus) in self._loads.items()
+            if gpus is None or uuid in gpus
         ]
-        return any(total(clip([span], ended.start, ended.end)) > ended.length / 2 for span in spans)
+        loading, known = max(loads, default=(0.0, False))
+        return Witness(self._host_share(uuid, ended), self._straggles(uuid, ended), loading, known)
+
+    def _host_share(self, uuid: str, ended: Episode) -> HostShare | None:
+        """Return what the host showed: of looks at its own run, or of those that know no run."""
+        own = [fact for fact, gpus in self._looks if uuid in gpus]
+        rest = [fact for fact, _ in self._looks if not fact.gpus]
+        return host_share(own, ended.start, ended.end) or host_share(rest, ended.start, ended.end)
+
+    def _straggles(self, uuid: str, ended: Episode) -> bool | None:
+        """Tell whether another GPU of the same run did not wait; None where the run's GPUs are not known."""
+        peers = set(self._runs.peers(uuid)).union(*(gpus for _, gpus in self._looks if uuid in gpus)) - {uuid}
+        told = [self._gpus[peer].waited(ended.start, ended.end) for peer in peers if peer in self._gpus]
+        known = [waited for waited in told if waited is not None]
+        return not all(known) if known else None
 
     def _unclaimed(self, gpu: Gpu, ended: Episode) -> Episode | None:
         """Return what of a stretch no save can have caused: all, nothing, or what came long after one."""
@@ -303,17 +458,19 @@ class BubbleDetector:
         self._open = {
             save: key for save, key in self._open.items() if self._saves[key].start > now - DAY_SECONDS
         }
-        needed = [self._saves[key].start for key in (*self._open.values(), *self._pending)]
+        held = {*self._open.values(), *self._open_elsewhere.values(), *self._pending}
+        needed = [self._saves[key].start for key in held]
         keep_from = min([now - settings.ring_seconds, *(start - settings.before_seconds for start in needed)])
         for gpu in self._gpus.values():
             gpu.track.trim(keep_from)
             gpu.charges.forget(keep_from)
         self._loads = {load: known for load, known in self._loads.items() if known[0] >= keep_from}
         oldest = keep_from - settings.lookahead_seconds
-        kept = {*self._open.values(), *self._pending}
+        kept = {*self._open.values(), *self._open_elsewhere.values(), *self._pending}
         self._saves = {
             key: save for key, save in self._saves.items() if key in kept or oldest <= save.end < inf
         }
+        self._parts &= self._saves.keys()
         self._refresh()
 
 

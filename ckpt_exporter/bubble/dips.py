@@ -10,7 +10,7 @@ from typing import Final
 
 from ckpt_exporter.bubble.baseline import Baseline
 from ckpt_exporter.bubble.curves import Curve
-from ckpt_exporter.bubble.spans import Span, clip, subtract
+from ckpt_exporter.bubble.spans import Span, clip, inside, subtract, total
 from ckpt_exporter.model import BubblePhase, Save
 
 HALF: Final = 0.5
@@ -23,6 +23,11 @@ NOTCH_SIGMAS: Final = 5.0
 MIN_NOTCH_AREA: Final = 0.15
 MAX_NOTCH_SIGMA: Final = 0.6
 FLOOR_NOISE: Final = 0.05
+# A deficit must be this many standard errors, and at least this share, to count as drag.
+CLEAR_SIGMAS: Final = 3.0
+LEAST_DRAG: Final = 0.005
+# Where finding a drag's ends takes more smoothing than this, they are not known.
+MAX_DRAG_SMOOTHING_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +126,20 @@ class Activity:
             return
         widest = self.window + (self.baseline.period or 0.0) + 2 * MIN_DIP_SECONDS
         for a, b in self.smooth.below(1.0 - depth, start, end):
-            if b - a > widest:
+            if b - a > widest or self._width(a, b, widest) > widest:
                 continue
             first, last = a - self.pad, b + self.pad
             area = self.lost.integral(first, last)
             if area >= MIN_NOTCH_AREA and self._stops(a, b, area):
                 middle = self._centre(first, last)
                 yield Dip(middle - area / 2, middle + area / 2, first, last)
+
+    def _width(self, start: float, end: float, reach: float) -> float:
+        """Return how wide a notch is at half of its depth: noise cuts notches into work that is slowed."""
+        low, high = self.smooth.between(start, end)
+        half = (1.0 + min(self.smooth.values[low:high], default=1.0)) / 2
+        pieces = self.smooth.below(half, start - reach, end + reach)
+        return max((b - a for a, b in pieces if a <= end and b >= start), default=0.0)
 
     def _stops(self, start: float, end: float, area: float) -> bool:
         """Tell whether a notch is work that stopped, spread out by averaging, not work that slowed."""
@@ -163,14 +175,53 @@ class Activity:
 
         Beyond three standard errors of the difference between the means there and before the save.
         """
-        seconds = sum(b - a for a, b in spans)
-        if seconds < min_seconds:
+        seconds = total(spans)
+        return self._deficit(spans) * seconds if seconds >= min_seconds else 0.0
+
+    def slowed(self, start: float, end: float, taken: Sequence[Span]) -> Span:
+        """Return from when to when, around a save, activity is clearly below its steady state.
+
+        At least from ``start`` to ``end``; ``taken`` is not looked at. The readings are smoothed until their
+        noise is small beside half of the deficit, the level at which the ends lie; where that is too much,
+        or activity does not come back, that end is the save's.
+        """
+        depth = self._deficit(subtract([(start, end)], taken))
+        if depth <= 0:
+            return start, end
+        width = self._apart * (2 * CLEAR_SIGMAS * self.baseline.deviation / depth) ** 2
+        curve = self._without(taken)
+        if width > MAX_DRAG_SMOOTHING_SECONDS or not len(curve):
+            return start, end
+        curve = curve.smoothed(width) if width > self._apart else curve
+        pad, (first, last) = self.pad + width / 2, (curve.times[0], curve.times[-1])
+        own = [
+            (a, b)
+            for a, b in curve.below(self.baseline.mean - depth / 2, first, last)
+            if a <= end and b >= start
+        ]
+        began = min((a - pad for a, _ in own if a > first), default=start)
+        ended = max((b + pad for _, b in own if b < last), default=end)
+        return min(start, began), max(end, ended)
+
+    @property
+    def _apart(self) -> float:
+        """How far apart two readings must be to be independent."""
+        return max(self.interval, self.window, self.baseline.period or 0.0, 0.1)
+
+    def _deficit(self, spans: Sequence[Span]) -> float:
+        """Return by how much the mean activity in spans is below the steady state's; 0 if not clearly so."""
+        seconds, base, apart = total(spans), self.baseline, self._apart
+        if seconds <= 0:
             return 0.0
-        base = self.baseline
         deficit = base.mean - sum(self.smooth.integral(a, b) for a, b in spans) / seconds
-        apart = max(self.interval, self.window, base.period or 0.0, 0.1)
         error = base.deviation * (apart / seconds + apart / max(base.seconds, apart)) ** 0.5
-        return deficit * seconds if deficit > max(3 * error, 0.005) else 0.0
+        return deficit if deficit > max(CLEAR_SIGMAS * error, LEAST_DRAG) else 0.0
+
+    def _without(self, taken: Sequence[Span]) -> Curve:
+        """Return the smoothed readings outside some spans, with straight lines across these."""
+        pairs = zip(self.smooth.times, self.smooth.values, strict=True)
+        kept = [(t, value) for t, value in pairs if not inside(t, taken)]
+        return Curve([t for t, _ in kept], [value for _, value in kept])
 
 
 def phase_spans(save: Save) -> dict[BubblePhase, list[Span]]:

@@ -12,10 +12,10 @@ from typing import Final
 from ckpt_exporter.bubble.activity import SPIN_UTIL, Power, learn_floor, no_work, reading
 from ckpt_exporter.bubble.attribution import Charges
 from ckpt_exporter.bubble.baseline import FEWEST_SAMPLES, Baseline, find_baseline
-from ckpt_exporter.bubble.causes import Episode, StallWatch
+from ckpt_exporter.bubble.episodes import SPIN_ACTIVITY, Episode, Seen, StallWatch
 from ckpt_exporter.bubble.settings import BubbleSettings
 from ckpt_exporter.bubble.spans import Span
-from ckpt_exporter.bubble.track import PROCESSES, Track
+from ckpt_exporter.bubble.track import PROCESSES, UTIL, Track
 from ckpt_exporter.model import GpuInfo, GpuSample, GpuStatus
 
 FIRST_LOOK_SECONDS: Final = 5.0
@@ -27,7 +27,44 @@ PROCESSES_SECONDS: Final = 180.0
 # A GPU without a reading for so long is not up.
 SILENT_SECONDS: Final = 10.0
 WORKING: Final = 0.2
+# So much less work over so long, and what a save cost is not over.
+SLOWED: Final = 0.05
+SLOWED_SECONDS: Final = 5.0
+# A run's steps may leave a GPU without kernels for so long.
+LULL_SECONDS: Final = 5.0
+# No source looks for processes less often.
+MAX_UNCLAIMED_SECONDS: Final = 60.0
 MAX_FLOORS: Final = 9
+
+
+class Unclaimed:
+    """Time of a GPU that works while no process is known to hold it yet: processes are told now and then.
+
+    Only a process makes a GPU work, so that time is the run's once it is known that there is one.
+    """
+
+    def __init__(self) -> None:
+        self._worked = 0.0
+        self._since = inf
+
+    def note(self, sample: GpuSample, step: float) -> None:
+        """Take in one reading; spinning alone is no work: utilisation can be stuck with no process there."""
+        self._since += step
+        util, memory = sample.util, sample.mem_util
+        stuck = util is not None and util >= SPIN_UTIL and memory is None
+        if util is not None and not stuck and not no_work(util, memory):
+            self._worked += self._since if self._since <= LULL_SECONDS else step
+            self._since = 0.0
+        elif self._since > LULL_SECONDS:
+            self._worked = 0.0  # whoever comes later is another
+        self._worked = min(self._worked, MAX_UNCLAIMED_SECONDS)
+
+    def take(self) -> float:
+        """Return that time, up to now, and forget it."""
+        if not self._worked:
+            return 0.0
+        seconds, self._worked, self._since = self._worked + self._since, 0.0, inf
+        return seconds
 
 
 class Gpu:
@@ -51,6 +88,7 @@ class Gpu:
         self.bubble_seconds: dict[str, float] = {}
         self.drag_seconds: dict[str, float] = {}
         self.stall_seconds: dict[str, float] = {}
+        self.confident_seconds: dict[str, float] = {}
         self._activity: float | None = None
         self._processes_t = -inf
         self._floors: deque[float] = deque(maxlen=MAX_FLOORS)
@@ -61,6 +99,7 @@ class Gpu:
         self._worked = -inf
         self._workless = -inf
         self._next_look = -inf
+        self._unclaimed = Unclaimed()
 
     # --- in ---------------------------------------------------------------------------------------------
 
@@ -95,7 +134,9 @@ class Gpu:
         if sample.t >= self._next_look:
             self._look(sample.t)
         if self.belongs(sample.t):
-            self.observed_seconds += step
+            self.observed_seconds += step + self._unclaimed.take()
+        else:
+            self._unclaimed.note(sample, step)
         self._activity = self.baseline.scale.value(reading(sample)) if self.baseline else None
         if self._activity is None:
             return None
@@ -106,7 +147,8 @@ class Gpu:
             processes = 1
         lag = self.baseline.scale.lag_s if self.baseline else None
         lag = min(step, 1.0) / 2 if lag is None else lag
-        return self.stalls.feed(sample.t - lag, self._activity, sample.util, processes)
+        seen = Seen(sample.util, processes, sample.nvlink_bytes_per_second)
+        return self.stalls.feed(sample.t - lag, self._activity, seen)
 
     def _look(self, t: float) -> None:
         """Look for the present steady state; what is low now is not taken for it too soon."""
@@ -152,10 +194,33 @@ class Gpu:
         told = [value for value in self.track.rows(start, end).column(PROCESSES) if not isnan(value)]
         return any(told) if told else None
 
+    def waited(self, start: float, end: float) -> bool | None:
+        """Tell whether between two moments this GPU mostly spun in a collective; None unknown."""
+        if self.baseline is None:
+            return None
+        rows = self.track.rows(start, end)
+        pairs = zip(self.baseline.scale.values(rows), rows.column(UTIL), strict=True)
+        known = [(value, util) for value, util in pairs if not isnan(value + util)]
+        spun = [util >= SPIN_UTIL and value <= SPIN_ACTIVITY for value, util in known]
+        return sum(spun) > len(spun) / 2 if len(spun) >= 2 else None
+
     def latched(self, t: float) -> bool:
         """Tell whether utilisation is stuck at 100 % with no process there."""
         util = self._sample.util if self._sample else None
         return util is not None and util >= SPIN_UTIL and self.known_processes(t) == 0
+
+    def slowed(self, now: float) -> bool:
+        """Tell whether in the last seconds this GPU worked clearly less than in its steady state."""
+        base = self.baseline
+        if base is None:
+            return False
+        curve = base.scale.curve(self.track.rows(now - SLOWED_SECONDS - (base.period or 0.0), now))
+        if len(curve) < 2:
+            return False
+        seconds = curve.times[-1] - curve.times[0]
+        independent = max(1.0, seconds / max(1.0, self.spacing_seconds, base.period or 0.0))
+        deficit = base.mean - curve.integral(curve.times[0], curve.times[-1]) / seconds
+        return bool(deficit > max(SLOWED, 3 * base.deviation / independent**0.5))
 
     def belongs(self, t: float) -> bool:
         """Tell whether this GPU is part of a training run, as far as can be known."""
@@ -190,15 +255,17 @@ class Gpu:
 
     # --- out --------------------------------------------------------------------------------------------
 
-    def charge(self, directory: str, seconds: float, drag_seconds: float) -> None:
+    def charge(self, directory: str, seconds: float, drag_seconds: float, *, sure: bool) -> None:
         """Add what a save cost this GPU to the counters."""
         self.bubble_seconds[directory] = self.bubble_seconds.get(directory, 0.0) + seconds
         self.drag_seconds[directory] = self.drag_seconds.get(directory, 0.0) + drag_seconds
-        self.add_stall("checkpoint_save", seconds)
+        self.add_stall("checkpoint_save", seconds, sure=sure)
 
-    def add_stall(self, cause: str, seconds: float) -> None:
-        """Add a stretch of lost activity to the counters."""
+    def add_stall(self, cause: str, seconds: float, *, sure: bool) -> None:
+        """Add a stretch of lost activity to the counters; ``sure``: its cause is."""
         self.stall_seconds[cause] = self.stall_seconds.get(cause, 0.0) + seconds
+        if sure:
+            self.confident_seconds[cause] = self.confident_seconds.get(cause, 0.0) + seconds
 
     def status(self, now: float) -> GpuStatus:
         """Return a copy of what is known now."""
@@ -218,4 +285,5 @@ class Gpu:
             bubble_seconds=dict(self.bubble_seconds),
             drag_seconds=dict(self.drag_seconds),
             stall_seconds=dict(self.stall_seconds),
+            confident_seconds=dict(self.confident_seconds),
         )

@@ -77,6 +77,12 @@ def measure(gpu: Gpu, case: Case, settings: BubbleSettings) -> Measured | None:
         power = gpu.power((dips[0].first, dips[-1].last))
         again = _compare(_Readings(gpu, case, rows, settings), power, min(start, dips[0].start))
         activity, dips = again if again is not None and again[1] else (activity, dips)
+    slowed, _ = activity.slowed(start, end, _not_drag(activity, gpu, ()))
+    if slowed < start:
+        again = _compare(
+            _Readings(gpu, case, rows, settings), power, min([slowed, *(dip.start for dip in dips)])
+        )
+        activity, dips = again or (activity, dips)
     gpu.remember_floor(power.floor_w if dips else None)
     return Measured(gpu, activity, tuple(dips), tuple(_holes(gpu, case, rows, dips, settings)))
 
@@ -172,10 +178,14 @@ def _bounds(dip: Dip, case: Case, notes: set[str], settings: BubbleSettings) -> 
 
 
 def _drag_spans(measured: Measured, case: Case, settings: BubbleSettings) -> list[Span]:
-    dips = [(dip.first, dip.last) for dip in measured.activity.dips(-inf, inf)]
-    taken = [*dips, *measured.holes, *measured.gpu.charges.spans]
-    own = owned(case.span, (case.span.start, case.span.end), case.saves, settings)
-    return subtract(clip(own, case.span.start, case.span.end), taken)
+    taken = _not_drag(measured.activity, measured.gpu, measured.holes)
+    first, last = measured.activity.slowed(case.span.start, case.span.end, taken)
+    own = owned(case.span, (first, last), case.saves, settings)
+    return subtract(clip(own, first, last), taken)
+
+
+def _not_drag(activity: Activity, gpu: Gpu, holes: Sequence[Span]) -> list[Span]:
+    return [*((dip.first, dip.last) for dip in activity.dips(-inf, inf)), *holes, *gpu.charges.spans]
 
 
 def _doubts(measured: Measured, area: float) -> set[str]:

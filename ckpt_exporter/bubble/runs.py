@@ -78,6 +78,10 @@ class Runs:
         here = self._runs.get(directory, [])
         return self._union(lambda run: not any(run.same(own) for own in here))
 
+    def peers(self, uuid: str) -> frozenset[str]:
+        """Return the GPUs of the living runs that hold a GPU, itself too."""
+        return self._union(lambda run: run.gpus is not None and uuid in run.gpus)
+
     def _union(self, wanted: Callable[[Run], bool]) -> frozenset[str]:
         found = [
             run.gpus

@@ -39,15 +39,16 @@ def judge(save: Save, run: RunGpus, cases: Sequence[tuple[Gpu, Case]], settings:
         return skipped(save, _reason(measured, present, settings))
     by_gpu = {gpu.info.uuid: case for gpu, case in present}
     costs = [(m, cost(m, by_gpu[m.gpu.info.uuid], settings)) for m in measured if m in whole or not m.whole]
+    bubble = _bubble(save, costs, whole, _notes(run, measured, whole, present))
     for m, paid in costs:
-        m.gpu.charge(save.directory, paid.seconds, paid.drag_seconds)
+        m.gpu.charge(save.directory, paid.seconds, paid.drag_seconds, sure=bubble.quality == "high")
         m.gpu.charges.add(paid.paid)
-    return _bubble(save, costs, whole, _notes(run, measured, whole, present))
+    return bubble
 
 
 def skipped(save: Save, reason: SkipReason) -> Bubble:
     """Say why there is no figure for a save."""
-    return Bubble(save.directory, save.path, save.end, skipped=reason)
+    return Bubble(save.directory, save.path, save.end, skipped=reason, elsewhere=save.elsewhere)
 
 
 def _reason(
@@ -105,4 +106,5 @@ def _bubble(
         source=max((m.baseline.scale.source for m in whole), key=SOURCES.index),
         quality=quality,
         notes=tuple(sorted(notes)),
+        elsewhere=save.elsewhere,
     )

@@ -16,9 +16,9 @@ _GATES: Final = ("G1", "G2", "G3", "G4")
 
 EPILOG: Final = """\
 An arm is FILE[,FILE...][?KEY=VALUE&...]: history files (run --history.path), or
-results of bench, and which of their records are meant. KEY is one of dir, since,
-until, run, mountpoint, transport, node, layout; since and until take 7d (ago),
-2026-11-30 or 2026-11-30T12:00:00Z. Quote it: shells read & and ?.
+results of bench, and which of their records are meant. KEY is one of dir,
+since, until, run, mountpoint, transport, node, layout; since and until take 7d
+(ago), 2026-11-30 or 2026-11-30T12:00:00Z. Quote it: shells read & and ?.
 A Prometheus server's URL takes the same keys. Loads count where hardly anything
 came from the page cache.
 

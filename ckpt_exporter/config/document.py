@@ -17,6 +17,7 @@ _MAX_FILE_BYTES: Final = 1024 * 1024
 _MAX_LINES_SHOWN: Final = 5
 _MAX_TOLD: Final = 300  # PyYAML quotes what it does not know, however long it is
 _MAX_KEY_DEPTH: Final = 4  # directories, number, key, item: nothing known stands deeper
+_MAX_REPEATED_VALUES: Final = 100_000  # by aliases, of which few may stand for billions of values
 
 Path = tuple[Hashable, ...]
 
@@ -66,6 +67,8 @@ def read_document(path: str, *, wait: bool = True) -> Document:
         loader = _Loader(text)
         node = loader.get_single_node()
         # Before construction, which copies merged keys into the nodes.
+        if node is not None:
+            _check_aliases(node)
         repeated = {} if node is None else _repeated_keys(node)
         value = None if node is None else loader.construct_document(node)
     except yaml.YAMLError as error:
@@ -116,6 +119,32 @@ def _yaml_problem(error: yaml.YAMLError, text: str) -> str:
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     told = one_line(", ".join(part for part in (error.context, error.problem) if part))
     return place + (told if len(told) <= _MAX_TOLD else told[:_MAX_TOLD] + "...")
+
+
+def _check_aliases(root: yaml.Node) -> None:
+    """Refuse aliases that stand for what they are part of, or for far more than the file holds."""
+    sizes: dict[yaml.Node, int] = {}
+
+    def size(node: yaml.Node) -> int:
+        if node not in sizes:
+            sizes[node] = 0  # until it is known: then it stands in itself
+            sizes[node] = 1 + sum(map(size, _parts(node)))
+        if not sizes[node]:
+            raise _refused(node, "this stands for what it is part of")
+        return sizes[node]
+
+    if size(root) > len(sizes) + _MAX_REPEATED_VALUES:
+        raise _refused(root, f"aliases stand for more than {_MAX_REPEATED_VALUES} values")
+
+
+def _parts(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
+def _refused(node: yaml.Node, why: str) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, why, node.start_mark)
 
 
 def _repeated_keys(root: yaml.Node) -> dict[Path, tuple[int, ...]]:

@@ -157,7 +157,8 @@ class OpenSaves:
             save = SaveInProgress(unit.key, layout, unit.step, t, named=True, holder=holder)
             self.by_key[unit.key] = save
             finished = self._finished.get(unit.key)
-            if finished and path not in finished.files and t - finished.save.end <= LATE_SECONDS:
+            save.adds = finished is not None and path not in finished.files
+            if finished and save.adds and t - finished.save.end <= LATE_SECONDS:
                 save.late_of = finished.save
         return save
 

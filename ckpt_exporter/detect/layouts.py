@@ -71,8 +71,9 @@ LAYOUTS: dict[str, Layout] = {
         Layout(
             "hf_trainer",
             inside=_rx(r"^(?:trainer_state\.json|CHECKPOINT_COMPLETE)$"),
+            # No scaler.pt: accelerate writes one, too, and scripts have it write into checkpoint-N.
             evidence=_rx(
-                r"(?:^|/)(?:training_args\.bin|optimizer\.pt|scheduler\.pt|scaler\.pt"
+                r"(?:^|/)(?:training_args\.bin|optimizer\.pt|scheduler\.pt"
                 r"|rng_state[^/]*\.pth|trainer_state\.json)$"
             ),
             need="required",
@@ -278,8 +279,14 @@ UNSPECIFIC_LAYOUTS = frozenset(("generic", "safetensors", "torch_save", "dcp"))
 
 # Programs that copy what somebody else saved.
 COPY_COMMANDS = frozenset(
-    ("cp", "rsync", "mv", "tar", "scp", "sftp", "rclone", "aws", "gsutil", "dcp", "fpsync")
-)
+    (
+        "cp", "rsync", "mv", "tar", "scp", "sftp", "rclone", "aws", "gsutil", "dcp", "fpsync",
+        "wget", "curl", "aria2c", "azcopy", "s5cmd", "unzip", "git-lfs",
+    )
+)  # fmt: skip
+
+# One of the parts into which a model is cut; a model lacks something without all of them.
+PART = _rx(r"-\d{5}-of-(?P<parts>\d{5})(?=\.)")
 
 
 def is_ignored(path: str, patterns: tuple[str, ...]) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from heapq import nlargest
 
 from ckpt_exporter.detect.bandwidth import measure
 from ckpt_exporter.detect.files import FileRecord
-from ckpt_exporter.detect.layouts import COPY_COMMANDS, LAYOUTS, SHARDED_COMMIT, SHARDED_DATA, Layout
+from ckpt_exporter.detect.layouts import COPY_COMMANDS, LAYOUTS, PART, SHARDED_COMMIT, SHARDED_DATA, Layout
 from ckpt_exporter.model import OpenSave, Save, SaveResult, Shard, Writers
 
 # Bytes that arrived by a rename from outside weigh this share before duration and bandwidth are unknown.
@@ -50,6 +51,7 @@ class SaveInProgress:
         self.published_at: float | None = None
         self.unfinished = False
         self.late_of: Save | None = None
+        self.adds = False  # to a checkpoint that was committed before
         self.notes: set[str] = set()
         self.pids: set[int] = set()
         self.writers_alive: bool | None = None
@@ -138,6 +140,29 @@ class SaveInProgress:
         """Tell whether its writers were seen alive after they had closed its last file."""
         return self.alive_at >= max((r.closed_at or 0.0 for r in self.files.values()), default=0.0)
 
+    @property
+    def cut_off(self) -> bool:
+        """Tell whether its writers are known to have died before it was whole.
+
+        Either the last file was closed by their death, or they did not live to write all parts of a model.
+        Programs that copy end right after their last close, which looks the same.
+        """
+        if self.writers_alive is not False or "copy" in self.notes:
+            return False
+        return not self.closed_by_living or self._lacks_parts()
+
+    @property
+    def unproven(self) -> bool:
+        """Tell whether it has the name of a layout with a marker, but so far no sign of a commit."""
+        if self.rules.need == "none" or not self.named or self.adds:
+            return False
+        return self.marker_at is None and self.published_at is None
+
+    def _lacks_parts(self) -> bool:
+        matches = [match for path in self.files if (match := PART.search(path)) is not None]
+        found = Counter((match.string[: match.start()], int(match["parts"])) for match in matches)
+        return any(count < parts for (_, parts), count in found.items())
+
     def _note_open(self, record: FileRecord) -> None:
         if record.open:
             self.open_paths.add(record.path)
@@ -162,6 +187,7 @@ class SaveInProgress:
         self.notes |= other.notes
         self.pids |= other.pids
         self.late_of = self.late_of or other.late_of
+        self.adds = self.adds or other.adds
         self.bytes_arrived += other.bytes_arrived
         self.marker_at = self.marker_at or other.marker_at
         self.unfinished = self.unfinished or other.unfinished
@@ -218,6 +244,13 @@ class SaveInProgress:
         if self._bytes is None:
             self._bytes = sum(record.bytes for record in self.counted())
         return self._bytes
+
+    @property
+    def gone_unsized(self) -> bool:
+        """Tell whether it is a checkpoint by name of which a data file was gone before its size was asked."""
+        if not self.named and self.step is None:
+            return False
+        return any(r.unsized and not r.sidecar and not r.staged for r in self.files.values())
 
     def ended(self, directory: str, path: str, result: SaveResult, reason: str | None) -> Save:
         """Sum up this save."""

@@ -85,7 +85,9 @@ class SaveDetector:
     def finish(self, now: float) -> list[Save]:
         """Stop watching: return the saves that are committed by now; the others stay unjudged."""
         for save in list(self._saves.by_key.values()):
-            if save.open_files == 0 and save.unmet()[0] is None:
+            # Weights alone may be all that there will be, or what the Trainer writes first.
+            may_go_on = save.unproven and save.rules.need == "required"
+            if save.open_files == 0 and save.unmet()[0] is None and not may_go_on:
                 self._end(save, now)
         return self._handed_out()
 
@@ -198,6 +200,7 @@ class SaveDetector:
         start = min(event.t, event.started) if event.started is not None else event.t
         record = FileRecord(path, event.t, start=start, existing=existing)
         record.inode = event.inode
+        record.unwitnessed = event.found
         record.size = max(record.size, event.size or 0)
         self._place(record, path, event.t).note_writer(event.pid)
 
@@ -212,6 +215,7 @@ class SaveDetector:
             record = FileRecord(path, event.t, start=earliest(event.t, event.modified))
             save = self._place(record, path, event.t)
         self._count(save, record, record.close(event.t, event.size, event.modified))
+        record.unwitnessed = False
         record.inode = event.inode or record.inode
         save.note_writer(event.pid)
         save.closed(record)
@@ -230,33 +234,44 @@ class SaveDetector:
         end_unfinished(self._saves, path, event.t)
         self._saves.new_directories.discard(path)
         if path in self._saves.by_path:
-            self._delete(path, event.t)
+            self._delete(path, event.t, seen=not event.found)
         elif event.is_dir:
             for below in self._saves.below(path):
                 self._delete(below, event.t)
-        self.inventory.remove(path)
+        self.inventory.remove(path, counts=event.local)
         if event.is_dir:
-            self.inventory.remove_below(path)
+            self.inventory.remove_below(path, counts=event.local)
             self._saves.forget_finished(path)
 
-    def _delete(self, path: str, t: float) -> None:
+    def _delete(self, path: str, t: float, *, seen: bool = False) -> None:
         save = self._saves.by_path[path]
+        record = save.files[path]
+        if seen and record.open and record.unwitnessed:
+            # Its directory was watched before the scan that found it, so its close came before that.
+            self._count(save, record, record.close(record.changed_at, record.size, None))
+            save.closed(record)
+            note_sign(self._saves, path, record.changed_at)
         save.removed.append(self._saves.take(path))
         save.touch(t)
         if not save.files:
             self._emptied(save, t)
 
     def _emptied(self, save: SaveInProgress, t: float) -> None:
-        """End a save whose last file was deleted: it was committed before, or it is aborted."""
+        """End a save whose last file was deleted: it was committed before, or it is aborted.
+
+        What a scan found and was gone at once may have been committed before: of that nothing is said.
+        """
         removed, save.removed = save.removed, []
         committed = save.marker_at is not None or save.published_at is not None
         closed = all(not record.open and (committed or not record.staged) for record in removed)
         for record in removed:
             save.put(record)
-        if closed and save.unmet()[0] is None:
+        if closed and save.unmet()[0] is None and not self._earlier.owes_marker(save):
             self._end(save, t)
             for record in removed:
                 self.inventory.remove(record.path)
+        elif closed and all(record.unwitnessed for record in removed):
+            self._saves.close(save)
         else:
             self._end(save, t, aborted=True)
 
@@ -381,8 +396,9 @@ class SaveDetector:
     def _on_writers(self, writers: Writers) -> None:
         paths = {relative_to(path, self.base) for path in writers.paths}
         for save in self._saves.by_key.values():
-            known = bool(save.pids & set(writers.pids))
-            if known or not writers.paths or not paths.isdisjoint(save.files):
+            concerned = bool(save.pids & set(writers.pids)) or not paths.isdisjoint(save.files)
+            # Living writers of unknown files may be its writers; that others died is no news of it.
+            if concerned or (writers.alive and not writers.paths):
                 save.add_writers(writers)
 
     def _on_watch_change(self, change: WatchChange) -> None:

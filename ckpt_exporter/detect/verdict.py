@@ -38,7 +38,7 @@ class EarlierSaves:
         place = (save.holder, save.layout)
         if save.late_of is None:
             self._shapes[place] = _Shape(save.key, _sizes(save))
-        if save.rules.need == "expected":
+        if save.rules.need != "none" and not save.adds:
             self._markers[place] = save.marker_at is not None or self._markers.get(place, False)
         for bounded in (self._shapes, self._markers):
             while len(bounded) > MAX_PLACES:
@@ -47,6 +47,14 @@ class EarlierSaves:
     def uses_marker(self, save: SaveInProgress) -> bool | None:
         """Tell whether saves of this place and layout come with their marker; None if not yet known."""
         return self._markers.get((save.holder, save.layout))
+
+    def owes_marker(self, save: SaveInProgress) -> bool:
+        """Tell whether a save has no sign of the commit that saves of its place and layout come with.
+
+        What there is of it, such as weights alone, may be a model that was saved by hand; but not beside
+        others of a training that writes its marker last.
+        """
+        return save.unproven and save.rules.need == "required" and bool(self.uses_marker(save))
 
     def cut_short(self, save: SaveInProgress) -> bool:
         """Tell whether a save ends well before the same files of the save before it.
@@ -90,15 +98,23 @@ def judge(
         return "aborted", "files_removed"
     if save.open_files:
         return "incomplete", "no_close"
-    reason, required = save.unmet()
-    if reason is not None and (required or earlier.uses_marker(save)):
-        return "incomplete", reason
+    missing = _missing_commit(save, earlier)
+    if missing is not None:
+        return "incomplete", missing
     if save.marker_at is None and save.published_at is None:
         if space is not None and space.available <= 0 and space.t >= save.start:
             return "incomplete", "disk_full"
         if earlier.cut_short(save):
             return "incomplete", "truncated"
     return "complete", None
+
+
+def _missing_commit(save: SaveInProgress, earlier: EarlierSaves) -> str | None:
+    reason, required = save.unmet()
+    if reason is not None and (required or earlier.uses_marker(save)):
+        return reason
+    died = save.unproven and save.cut_off and earlier.uses_marker(save) is not False
+    return "no_commit" if died or earlier.owes_marker(save) else None
 
 
 def is_due(save: SaveInProgress, now: float, settings: DetectSettings, earlier: EarlierSaves) -> bool:
@@ -119,6 +135,8 @@ def deadline(save: SaveInProgress, settings: DetectSettings, earlier: EarlierSav
     reason, required = save.unmet()
     if reason is not None and (required or earlier.uses_marker(save) is not False):
         return save.last_activity + settings.incomplete_seconds
+    if earlier.owes_marker(save):
+        return save.last_activity + settings.incomplete_seconds
     if reason is None and save.marker_at is not None and save.rules.settle_seconds is not None:
         return save.last_activity + min(settings.quiet_seconds, save.rules.settle_seconds)
     if save.named and not big_enough(save, settings):
@@ -129,7 +147,7 @@ def deadline(save: SaveInProgress, settings: DetectSettings, earlier: EarlierSav
 
 def big_enough(save: SaveInProgress, settings: DetectSettings) -> bool:
     """Tell whether a burst is a save: by its size, or by a layout's name together with its commit."""
-    if save.bytes >= max(1, settings.min_bytes):
+    if save.bytes >= max(1, settings.min_bytes) or save.gone_unsized:
         return True
     committed = save.marker_at is not None or save.published_at is not None
     return save.named and committed and any(not record.sidecar for record in save.files.values())

@@ -84,7 +84,11 @@ _FIND_SAVE: Final = (
     f" WHERE id > (SELECT max(id) FROM saves) - {_RECENT_ROWS} AND directory = ? AND path = ?"
     " ORDER BY abs(end_unix - ?), id DESC LIMIT 1)"
 )
-_LAST_SAVES: Final = f"SELECT {_SAVES}, max(end_unix) FROM saves WHERE result = 'complete' GROUP BY directory"  # noqa: S608
+# Of this host: the notes of one that another host made say so.
+_LAST_SAVES: Final = (
+    f"SELECT {_SAVES}, max(end_unix) FROM saves WHERE result = 'complete'"  # noqa: S608
+    " AND notes NOT LIKE '%\"elsewhere\"%' GROUP BY directory"
+)
 _SUMS: Final = ", ".join(f"{name} = {name} + excluded.{name}" for name in GPU_COLUMNS[4:])
 _ADD_GPU_TIME: Final = (
     f"INSERT INTO gpu_time ({', '.join(GPU_COLUMNS)}) VALUES ({', '.join('?' * len(GPU_COLUMNS))})"  # noqa: S608

@@ -76,7 +76,7 @@ def load_record(load: Load, node: str, unix_minus_t: float, *, mount: Mount | No
 def stall_record(stall: Stall, node: str, unix_minus_t: float) -> StallRecord:
     """Return the record of a stall; which GPU its index means is not known yet."""
     start, end = stall.start + unix_minus_t, stall.end + unix_minus_t
-    return StallRecord(node, stall.gpu, start, end, stall.seconds, stall.cause)
+    return StallRecord(node, stall.gpu, start, end, stall.seconds, stall.cause, confidence=stall.confidence)
 
 
 def _wrote(run: Writers, save: Save) -> bool:

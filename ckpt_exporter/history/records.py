@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ckpt_exporter.model import ActivitySource, BubblePhase, Quality, SaveResult, SkipReason, StallCause
+    from ckpt_exporter.model import (
+        ActivitySource,
+        BubblePhase,
+        Confidence,
+        Quality,
+        SaveResult,
+        SkipReason,
+        StallCause,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,11 @@ class SaveRecord:
     notes: tuple[str, ...] = ()
     shards: tuple[ShardRecord, ...] = ()
 
+    @property
+    def elsewhere(self) -> bool:
+        """True where another host made the save, and its own history has its bytes; here is what it cost."""
+        return "elsewhere" in self.notes
+
 
 @dataclass(frozen=True, slots=True)
 class GpuTimeRecord:
@@ -120,7 +133,10 @@ class LoadRecord:
 
 @dataclass(frozen=True, slots=True)
 class StallRecord:
-    """A stretch of lost activity on one GPU that no save caused; ``seconds`` is its area, not its length."""
+    """A stretch of lost activity on one GPU that no save caused; ``seconds`` is its area, not its length.
+
+    ``confidence`` tells how sure the cause is, None where it was not kept.
+    """
 
     node: str
     gpu: int
@@ -129,6 +145,7 @@ class StallRecord:
     seconds: float
     cause: StallCause
     uuid: str | None = None
+    confidence: Confidence | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ckpt_exporter.history.records import GpuTimeRecord, LoadRecord, SaveRecord,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ckpt_exporter.model import BubblePhase, StallCause
+    from ckpt_exporter.model import BubblePhase, Confidence, StallCause
 
 Value = str | int | float | None
 _Record = TypeVar("_Record", SaveRecord, GpuTimeRecord, LoadRecord, StallRecord, ShardRecord)
@@ -41,7 +41,8 @@ _LOAD_PLAIN: Final = (
 _LOAD_LATER: Final = ("mountpoint", "device", "fstype", "transport", "cold_start_seconds")
 # Later columns come last, as what reads the CSV by position expects.
 LOAD_COLUMNS: Final = (*_LOAD_PLAIN, "notes", *_LOAD_LATER)
-STALL_COLUMNS: Final = ("node", "gpu", "uuid", "start_unix", "end_unix", "seconds", "cause")
+STALL_COLUMNS: Final = ("node", "gpu", "uuid", "start_unix", "end_unix", "seconds", "cause", "confidence")
+CONFIDENCES: Final[tuple[Confidence, ...]] = ("high", "medium", "low")
 
 _MAX_INTEGER: Final = 2**63 - 1
 LAST_UNIX: Final = 253_402_300_800  # the year 10000, which no calendar of ours shows
@@ -129,6 +130,8 @@ def stall_of(row: Mapping[str, Any]) -> StallRecord:
     record = _sound(StallRecord(**{name: row[name] for name in STALL_COLUMNS}))
     if record.cause not in CAUSES:
         raise ValueError(record.cause)
+    if record.confidence is not None and record.confidence not in CONFIDENCES:
+        raise ValueError(record.confidence)
     return record
 
 

@@ -106,9 +106,10 @@ _SECOND: Final = (
     "CREATE INDEX stalls_by_end ON stalls (end_unix)",
 )
 
-# Where a load came from, and when GPUs worked after it. A column that a version adds is NULL in the rows of
-# before.
+# How sure a stall's cause is; where a load came from, and when GPUs worked after it. A column that a version
+# adds is NULL in the rows of before.
 _THIRD: Final = (
+    "ALTER TABLE stalls ADD COLUMN confidence TEXT",
     "ALTER TABLE loads ADD COLUMN mountpoint TEXT",
     "ALTER TABLE loads ADD COLUMN device TEXT",
     "ALTER TABLE loads ADD COLUMN fstype TEXT",
@@ -121,6 +122,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_FIRST, _SECOND, _THIRD)
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 # The version that has a column first, where that is later than its table.
 ADDED_COLUMNS: Final[dict[tuple[str, str], int]] = {
+    ("stalls", "confidence"): 3,
     ("loads", "mountpoint"): 3,
     ("loads", "device"): 3,
     ("loads", "fstype"): 3,

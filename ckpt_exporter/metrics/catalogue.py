@@ -79,7 +79,14 @@ METRICS: tuple[Metric, ...] = (
            "Size in bytes of the complete checkpoints on disk now, as of the last scan and the events "
            "since; absent until scanned."),
     Metric("ckpt_deleted_checkpoints_total", "counter", _DIR, "saves",
-           "Complete checkpoints removed, by retention or by hand."),
+           "Complete checkpoints removed, by retention or by hand; on a shared file system by this host."),
+    Metric("ckpt_remote_saves_total", "counter", ("dir", "result"), "saves",
+           "Saves noticed here that another host made, by result: never to be summed over nodes. They are in"
+           " no other counter of saves, bytes or files of this node; what they cost its GPUs is in its"
+           " bubble. Absent where none are looked for."),
+    Metric("ckpt_last_remote_save_end_timestamp_seconds", "gauge", _DIR, "saves",
+           "Unix time at which the last complete save of another host ended, by this node's clock; absent "
+           "before one."),
     # --- loads --------------------------------------------------------------------------------------------
     Metric("ckpt_loads_total", "counter", _DIR, "loads",
            "Finished loads: episodes of checkpoint files being read by processes that use them; copies, "
@@ -125,6 +132,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("ckpt_gpu_stall_seconds_total", "counter", ("gpu", "uuid", "cause"), "gpu",
            "GPU-seconds of lost activity by cause: checkpoint_save, checkpoint_load, data_loading, "
            "communication, other. The cause is an estimate, told from how the GPU and the files behaved."),
+    Metric("ckpt_gpu_stall_confident_seconds_total", "counter", ("gpu", "uuid", "cause"), "gpu",
+           "The part of ckpt_gpu_stall_seconds_total whose cause is of high confidence: more than the GPU's "
+           "own readings speak for it, nothing against it. Of checkpoint_save: bubbles of high quality."),
     Metric("ckpt_bubble_skipped_total", "counter", ("dir", "reason"), "bubble",
            "Saves without a bubble figure by reason: no_gpu; no_baseline (no steady state before the save); "
            "sampler_gap (readings are missing); low_quality (the readings can't carry a figure)."),
@@ -150,6 +160,9 @@ METRICS: tuple[Metric, ...] = (
            "1 while this GPU is read, 0 when it can't be read."),
     Metric("ckpt_gpu_info", "info", ("gpu", "uuid", "name", "driver"), "gpu",
            "Name and driver of a GPU, always 1; a simulated GPU says so in both."),
+    Metric("ckpt_gpu_run_info", "info", ("gpu", "uuid", "run", "scheduler", "run_id"), "gpu",
+           "The training run whose processes hold this GPU, always 1; a label is empty when unknown, the "
+           "series absent when no run is known, when several hold the GPU, and while it can't be read."),
     Metric("ckpt_gpu_backend_up", "gauge", ("backend",), "gpu",
            "1 while GPU readings arrive from this backend, else 0; absent without a GPU part. The backend "
            "simulated is no real device."),
@@ -182,9 +195,20 @@ METRICS: tuple[Metric, ...] = (
            "Directories below this one, itself included, that are watched or polled now."),
     Metric("ckpt_watch_limit_reached", "gauge", _DIR, "watch",
            "1 while a kernel limit on inotify watches leaves part of the tree to polling, else 0."),
+    Metric("ckpt_watch_truncated", "gauge", _DIR, "watch",
+           "1 while the tree has more directories than are followed (1,000,000): what lies in the others is"
+           " not seen, else 0. Polling follows all."),
     Metric("ckpt_watch_coverage_ratio", "gauge", _DIR, "watch",
            "Share (0 to 1) of the tree's directories that inotify covers; the rest is polled. Absent until"
            " known."),
+    Metric("ckpt_elsewhere_up", "gauge", _DIR, "watch",
+           "1 while looks for saves of other hosts are answered, 0 while the file server does not answer; "
+           "absent where none are looked for."),
+    Metric("ckpt_elsewhere_metadata_calls_total", "counter", _DIR, "watch",
+           "Metadata calls (stat, opening and listing directories) made to look for saves of other hosts."),
+    Metric("ckpt_file_server_clock_offset_seconds", "gauge", _DIR, "watch",
+           "The file server's clock minus this node's in seconds, as changes of files show it; 0 while no "
+           "difference can be shown, absent before the first change."),
     Metric("ckpt_watch_overflows_total", "counter", (), "watch",
            "Overflows of the kernel's event queue; each one is repaired by a rescan."),
     Metric("ckpt_watch_rescans_total", "counter", ("reason",), "watch",
@@ -221,8 +245,9 @@ METRICS: tuple[Metric, ...] = (
            "Unix time of the last successful load of the web-config file; absent without such a file."),
     Metric("ckpt_web_rejected_total", "counter", ("reason",), "itself",
            "Requests and connections turned away, by reason: busy (too many requests in work), crowded "
-           "(closed for a newer connection), rate_limited, slow (request or reading took too long), tls "
-           "(the handshake failed), unauthorized (no or a wrong password)."),
+           "(closed for a newer connection), misdirected (another site's name asked of a loopback address), "
+           "rate_limited, slow (request or reading took too long), tls (the handshake failed), unauthorized "
+           "(no or a wrong password)."),
     Metric("ckpt_collector_success", "gauge", ("collector",), "scrape",
            "1 if this collector worked in this scrape; at 0 its metrics are left out of the scrape."),
     Metric("ckpt_collector_duration_seconds", "gauge", ("collector",), "scrape",

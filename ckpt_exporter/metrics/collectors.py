@@ -10,6 +10,7 @@ from ckpt_exporter.model import (
     Bubble,
     BubblePhase,
     DirectorySnapshot,
+    GpuRun,
     GpuStatus,
     Histogram,
     Load,
@@ -19,6 +20,7 @@ from ckpt_exporter.model import (
     Snapshot,
     StorageStatus,
     WatchStatus,
+    Writers,
 )
 
 SAVE_RESULTS = ("complete", "incomplete", "aborted")
@@ -46,6 +48,7 @@ def collect_saves(snapshot: Snapshot, out: Families) -> None:
         _add_save_counters(directory, out)
         _add_open_saves(directory, snapshot.t, out)
         _add_last_save(directory.name, directory.last_save, snapshot.unix_minus_t, out)
+        _add_remote_saves(directory, snapshot.unix_minus_t, out)
         out.add("ckpt_retained_checkpoints", directory.retained_checkpoints, dir=directory.name)
         out.add("ckpt_retained_bytes", directory.retained_bytes, dir=directory.name)
 
@@ -60,6 +63,16 @@ def _add_save_counters(directory: DirectorySnapshot, out: Families) -> None:
     out.add("ckpt_written_bytes_total", directory.written_bytes, dir=name)
     out.add("ckpt_write_active_seconds_total", directory.write_active_seconds, dir=name)
     out.add("ckpt_deleted_checkpoints_total", directory.deleted_checkpoints, dir=name)
+
+
+def _add_remote_saves(directory: DirectorySnapshot, unix_minus_t: float, out: Families) -> None:
+    if directory.remote_saves is not None:
+        for result in SAVE_RESULTS:
+            count = directory.remote_saves.get(result, 0)
+            out.add("ckpt_remote_saves_total", count, dir=directory.name, result=result)
+    if (last := directory.last_remote_save) is not None:
+        end = last.end + unix_minus_t
+        out.add("ckpt_last_remote_save_end_timestamp_seconds", end, dir=directory.name)
 
 
 def _add_open_saves(directory: DirectorySnapshot, now: float, out: Families) -> None:
@@ -147,6 +160,16 @@ def collect_gpus(snapshot: Snapshot, out: Families) -> None:
     for status in snapshot.gpus:
         _add_gpu_counters(status, directories, out)
         _add_gpu_now(status, out)
+        run = snapshot.gpu_runs.get(status.info.gpu)
+        # An index may have been another GPU's before.
+        if run is not None and status.up:
+            _add_run("ckpt_gpu_run_info", run, out, gpu=str(status.info.gpu), uuid=status.info.uuid)
+
+
+def _add_run(name: str, run: GpuRun | Writers, out: Families, **labels: str) -> None:
+    if run.run or run.run_id or run.scheduler:
+        told = {"run": run.run or "", "scheduler": run.scheduler or "", "run_id": run.run_id or ""}
+        out.add_info(name, **labels, **told)
 
 
 def _add_gpu_counters(status: GpuStatus, directories: list[str], out: Families) -> None:
@@ -160,6 +183,8 @@ def _add_gpu_counters(status: GpuStatus, directories: list[str], out: Families) 
     for cause in STALL_CAUSES:
         stalled = status.stall_seconds.get(cause, 0.0)
         out.add("ckpt_gpu_stall_seconds_total", stalled, gpu=gpu, uuid=uuid, cause=cause)
+        sure = status.confident_seconds.get(cause, 0.0)
+        out.add("ckpt_gpu_stall_confident_seconds_total", sure, gpu=gpu, uuid=uuid, cause=cause)
 
 
 def _add_gpu_now(status: GpuStatus, out: Families) -> None:
@@ -182,15 +207,8 @@ def collect_storage(snapshot: Snapshot, out: Families) -> None:
     for directory in snapshot.directories:
         status = known.get(directory.name, StorageStatus(directory.name))
         _add_storage(directory, status, out)
-        run = directory.run
-        if run is not None and (run.run or run.run_id or run.scheduler):
-            out.add_info(
-                "ckpt_run_info",
-                dir=directory.name,
-                run=run.run or "",
-                scheduler=run.scheduler or "",
-                run_id=run.run_id or "",
-            )
+        if directory.run is not None:
+            _add_run("ckpt_run_info", directory.run, out, dir=directory.name)
 
 
 def _add_storage(directory: DirectorySnapshot, status: StorageStatus, out: Families) -> None:
@@ -215,6 +233,12 @@ def collect_watch(snapshot: Snapshot, out: Families) -> None:
     known = {status.directory: status for status in snapshot.watches}
     for directory in snapshot.directories:
         _add_watch(directory.name, known.get(directory.name), out)
+    for looks in snapshot.elsewhere:
+        out.add("ckpt_elsewhere_up", looks.up, dir=looks.directory)
+        out.add("ckpt_elsewhere_metadata_calls_total", looks.calls, dir=looks.directory)
+    for directory in snapshot.directories:
+        offset = directory.server_clock_offset_seconds
+        out.add("ckpt_file_server_clock_offset_seconds", offset, dir=directory.name)
     counters = snapshot.counters
     out.add("ckpt_watch_overflows_total", counters.overflows)
     out.add("ckpt_events_dropped_total", counters.dropped)
@@ -230,6 +254,7 @@ def _add_watch(name: str, status: WatchStatus | None, out: Families) -> None:
     out.add("ckpt_watch_up", watch.up, dir=name, backend=watch.backend)
     out.add("ckpt_watched_directories", watch.watched_directories, dir=name)
     out.add("ckpt_watch_limit_reached", watch.limit_reached, dir=name)
+    out.add("ckpt_watch_truncated", watch.truncated, dir=name)
     out.add("ckpt_watch_coverage_ratio", status.coverage if status else None, dir=name)
 
 

@@ -7,6 +7,7 @@ more to it than name, labels and value (exemplars, timestamps) is left to the cl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 from prometheus_client import Metric as Family
@@ -41,7 +42,7 @@ def _encoded(family: Family, head: Callable[[Family], str], by_client: Callable[
     if not _is_plain(family):
         return by_client(_One(family))
     number: Callable[[float], str] = floatToGoString
-    lines = [f"{s.name}{_labels(s.labels)} {number(s.value)}\n" for s in family.samples]
+    lines = [f"{s.name}{_labels(*s.labels.items())} {number(s.value)}\n" for s in family.samples]
     return (head(family) + "".join(lines)).encode()
 
 
@@ -54,10 +55,12 @@ def _is_plain(family: Family) -> bool:
     )
 
 
-def _labels(labels: dict[str, str]) -> str:
+# The same series come with every scrape.
+@lru_cache(maxsize=8192)
+def _labels(*labels: tuple[str, str]) -> str:
     if not labels:
         return ""
-    return "{" + ",".join([f'{name}="{_escaped(labels[name])}"' for name in sorted(labels)]) + "}"
+    return "{" + ",".join([f'{name}="{_escaped(value)}"' for name, value in sorted(labels)]) + "}"
 
 
 def _escaped(value: str) -> str:

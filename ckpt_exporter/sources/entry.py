@@ -46,9 +46,13 @@ class WatchSettings:
     root_check_seconds: float = 15.0
     gather_seconds: float = 0.5
     mounts_seconds: float = 0.5
+    mounts_cost_factor: float = 200.0
     outage_seconds: float = 60.0
     reconcile_seconds: float = 60.0
     reconcile_cost_factor: float = 1000.0
+    # Of a core, for either kind of look without a reason.
+    upkeep_share: float = 0.0001
+    remote_upkeep_share: float = 0.001
     burst_scan_seconds: float = 1.0
     burst_scan_max_files: int = 10_000
     unwatched_poll_seconds: float = 1.0
@@ -147,6 +151,9 @@ class Shared:
     counts: Counts
     inodes: SharedInodes = field(default_factory=SharedInodes)
     wall: Callable[[], float] = time.time
+    # Processor time of the calling thread, and how many directories share what upkeep may cost.
+    busy: Callable[[], float] = time.thread_time
+    directories: Callable[[], int] = lambda: 1
     mountinfo: str = "/proc/self/mountinfo"
     canary_parent: str | None = None
     # Set when one of the watch's threads ends, so that nobody has to look every second.

@@ -10,6 +10,7 @@ import signal
 import stat
 import struct
 import time
+from collections.abc import Iterable
 
 from ckpt_exporter.sources.mounts import parse_mountinfo
 
@@ -48,6 +49,16 @@ class Births:
         seconds, nanoseconds = struct.unpack_from("qI", buffer, _BTIME_OFFSET)
         birth: float = seconds + nanoseconds / 1e9
         return birth
+
+
+def is_reused(born: float | None, now: tuple[int, int, int], before: tuple[int, int, int]) -> bool:
+    """Tell whether a file has only the inode in common with one that was known under another name.
+
+    It was born (Unix seconds; None: unknown, which tells nothing) after that one last changed. ``now`` and
+    ``before`` are size, modification in nanoseconds, inode: equal ones are the same file, whose times a
+    tool may have set.
+    """
+    return born is not None and now != before and born > before[1] / 1e9 + 1e-6
 
 
 def inode_name(st: os.stat_result) -> str:
@@ -209,7 +220,27 @@ class FileSystems:
         self._types.clear()
 
 
-def mount_points(mountinfo: str) -> list[tuple[str, str]]:
+def mount_lines(mountinfo: str) -> frozenset[bytes]:
+    """Return the lines of mountinfo, unread: two lists of hundreds of mounts differ in a few."""
+    try:
+        with open(mountinfo, "rb") as file:
+            return frozenset(file.read().split(b"\n"))
+    except OSError:
+        return frozenset()
+
+
+def changed_mounts(before: frozenset[bytes], after: frozenset[bytes]) -> set[str]:
+    """Return the mount points at which something was mounted or unmounted between two lists of lines."""
+    gone, come = _mounts_in(before - after), _mounts_in(after - before)
+    return {point for _, point, _ in gone ^ come}
+
+
+def _mounts_in(lines: Iterable[bytes]) -> set[tuple[int, str, str]]:
+    entries = parse_mountinfo(os.fsdecode(b"\n".join(lines)))
+    return {(entry.mount_id, entry.mountpoint, entry.fstype) for entry in entries}
+
+
+def _mount_points(mountinfo: str) -> list[tuple[str, str]]:
     """Return (mount point, type) of every mount, in mount order."""
     try:
         with open(mountinfo, "rb") as file:
@@ -221,7 +252,7 @@ def mount_points(mountinfo: str) -> list[tuple[str, str]]:
 
 def _mount_type(mountinfo: str, real_path: str) -> str:
     best, kind = -1, "unknown"
-    for point, fstype in mount_points(mountinfo):
+    for point, fstype in _mount_points(mountinfo):
         prefix = point.rstrip("/") + "/"
         if (real_path + "/").startswith(prefix) and len(prefix) >= best:
             best, kind = len(prefix), fstype

@@ -16,7 +16,7 @@ from ckpt_exporter.sources.agenda import NEVER, Agenda, Job, Waiting
 from ckpt_exporter.sources.attention import Attention
 from ckpt_exporter.sources.canary import Canary
 from ckpt_exporter.sources.changes import Changes
-from ckpt_exporter.sources.filestat import mount_points
+from ckpt_exporter.sources.filestat import changed_mounts, mount_lines
 from ckpt_exporter.sources.inotify_calls import (
     IN_DELETE_SELF,
     IN_IGNORED,
@@ -30,6 +30,7 @@ from ckpt_exporter.sources.progress import ActiveFile, ActiveFiles
 from ckpt_exporter.sources.rescan import TreeWatch, known_of
 from ckpt_exporter.sources.rootwatch import Root, RootWatch
 from ckpt_exporter.sources.tree import Node
+from ckpt_exporter.sources.upkeep import Upkeep
 from ckpt_exporter.sources.watches import OutageError
 
 if TYPE_CHECKING:
@@ -58,15 +59,16 @@ class InotifyEngine:
         self._calls = entry.shared.calls
         self.active = ActiveFiles(entry, self._file_closed)
         self.trees = TreeWatch(entry, self.active)
+        self.trees.drain = lambda: self.read_events(entry.clock())
         self._changes = Changes(entry, self.trees, self.active)
         self.roots = RootWatch(entry, self.trees, self.active, self._enqueue_scan)
         self._scans: deque[tuple[Iterator[None], str]] = deque()
         self._waiting = Waiting(entry.shared.mountinfo)
-        self._mounts = set(mount_points(entry.shared.mountinfo))
-        self._mounts_read = -NEVER
+        self._mounts = mount_lines(entry.shared.mountinfo)
+        self._mounts_again = -NEVER
         self._canary = Canary(entry)
         self._attention = Attention(entry, self.trees, self.active, self._outage)
-        self._reconcile_cost = 0.0
+        self._upkeep = Upkeep(entry.settings, entry.shared.directories)
         self._agenda = Agenda(entry.settings.gather_seconds)
         self._soon = self._agenda.soon
 
@@ -138,6 +140,7 @@ class InotifyEngine:
             watched_directories=watched,
             limit_reached=missing > 0,
             coverage=watched / (watched + missing) if watched + missing else 1.0,
+            truncated=bool(self.trees.truncated),
         )
 
     # --- the loop ---------------------------------------------------------------------------------------
@@ -150,7 +153,7 @@ class InotifyEngine:
             self.read_events(t)
         if mounts:
             # At once; but a container that starts mounts dozens, and each would be looked at by every thread.
-            self._soon(self._mounts_changed, max(t, self._mounts_read + self._settings.mounts_seconds))
+            self._soon(self._mounts_changed, max(t, self._mounts_again))
         now = self._entry.clock()
         self._agenda.run(now)
         self._soon_for_files(now)
@@ -271,7 +274,7 @@ class InotifyEngine:
         if not self._scans:
             return NEVER
         steps, reason = self._scans[0]
-        begin = self._entry.clock()
+        begin, busy = self._entry.clock(), self._entry.shared.busy()
         try:
             for _ in steps:
                 if self._entry.clock() - begin > self._settings.scan_slice_seconds:
@@ -283,7 +286,7 @@ class InotifyEngine:
             self._scans.popleft()
             self._outage(None, error)
         if reason == "periodic":
-            self._reconcile_cost += self._entry.clock() - begin
+            self._upkeep.spent(self._entry.shared.busy() - busy, self._entry.clock() - begin)
         self._attention.scanning = bool(self._scans)
         self._entry.beat()
         return self._entry.clock() if self._scans else NEVER
@@ -303,18 +306,16 @@ class InotifyEngine:
                 self._enqueue_scan(self.trees.reconcile(root.node), reason)
 
     def _reconcile(self, now: float) -> float:
-        """Compare everything now and then even without a reason, for at most a thousandth of the time."""
-        wait = max(
-            self._settings.reconcile_seconds, self._reconcile_cost * self._settings.reconcile_cost_factor
-        )
+        """Compare everything now and then even without a reason, as often as it is cheap."""
         if self._scans or self.active.by_path:
             return now + self._settings.reconcile_seconds
-        self._reconcile_cost = 0.0
-        for root in self.roots.roots.values():
-            if root.identity is not None and root.lost_at is None:
-                steps = self.trees.reconcile(root.node, stats=not self.trees.remote, lists=False)
-                self._enqueue_scan(steps, "periodic")
-        return now + wait
+        look = self._upkeep.choose(now, remote=self.trees.remote)
+        if look is not None:
+            for root in self.roots.roots.values():
+                if root.identity is not None and root.lost_at is None:
+                    steps = self.trees.reconcile(root.node, stats=look == "files", lists=False)
+                    self._enqueue_scan(steps, "periodic")
+        return self._upkeep.next_due(now)
 
     def _overflowed(self) -> None:
         with self._entry.shared.counts.lock:
@@ -341,16 +342,20 @@ class InotifyEngine:
 
     def _mounts_changed(self, now: float) -> float:
         """Look at every root again, and below those that hold a mount point that came or went."""
-        self._mounts_read = now
+        busy = self._entry.shared.busy()
         self._entry.systems.forget()
-        before, self._mounts = self._mounts, set(mount_points(self._entry.shared.mountinfo))
+        before, self._mounts = self._mounts, mount_lines(self._entry.shared.mountinfo)
+        changed = changed_mounts(before, self._mounts)
         self._check_roots(self._entry.clock())
         for root in self.roots.roots.values():
             if root.identity is None:
                 continue
             prefix = os.path.realpath(root.path).rstrip("/") + "/"
-            if any(point.startswith(prefix) for point, _ in before ^ self._mounts):
+            if any(point.startswith(prefix) for point in changed):
                 self._enqueue_scan(self.trees.reconcile(root.node), "mount_changed")
+        cost = (self._entry.shared.busy() - busy) * self._entry.shared.directories()
+        pause = max(self._settings.mounts_seconds, cost * self._settings.mounts_cost_factor)
+        self._mounts_again = now + pause
         return NEVER
 
     def _outage(self, node: Node | None, error: OutageError) -> None:

@@ -37,18 +37,32 @@ class GpuOwners:
         if not self._mapping_known():
             return None
         by_gpu = self._pids_by_gpu()
-        wanted = {key for pid in pids if (key := self._run_key(pid)) is not None}
+        wanted = {key for pid in pids if (key := _key(self._identify(pid))) is not None}
         found = tuple(
             sorted(
                 gpu
                 for gpu, holders in by_gpu.items()
-                if any((key := self._run_key(pid)) is not None and key in wanted for pid in holders)
+                if any((key := _key(self._identify(pid))) is not None and key in wanted for pid in holders)
             )
         )
         return found or None
 
-    def _run_key(self, pid: int) -> tuple[str, str] | None:
-        """Name the run of a process: its scheduler's job, or else the topmost process of its tree."""
+    def runs(self) -> dict[int, RunIdentity]:
+        """Return the run that holds each GPU, by index.
+
+        A GPU is left out that nobody holds, that several runs hold, or one of whose processes can't be seen:
+        it might be another run's.
+        """
+        if not self._mapping_known():
+            return {}
+        found = {}
+        for gpu, holders in self._pids_by_gpu().items():
+            owners = {_key(owner): owner for pid in holders for owner in (self._identify(pid),)}
+            if len(owners) == 1 and (owner := owners.popitem()[1]) is not None:
+                found[gpu] = owner
+        return found
+
+    def _identify(self, pid: int) -> RunIdentity | None:
         process = read_process(pid, self._proc)
         if process is None:
             return None
@@ -58,6 +72,11 @@ class GpuOwners:
             if len(self._runs) >= MAX_REMEMBERED:
                 self._runs.clear()
             known = self._runs[pid, process.started] = identify_run((pid,), proc=self._proc)
-        if known.run_id is not None:
-            return known.scheduler or "", known.run_id
-        return None if known.root_pid is None else ("process", str(known.root_pid))
+        return None if known.root_pid is None else known
+
+
+def _key(run: RunIdentity | None) -> tuple[str, str] | None:
+    """Name a run: its scheduler's job, or else the topmost process of its tree."""
+    if run is None:
+        return None
+    return ("process", str(run.root_pid)) if run.run_id is None else (run.scheduler or "", run.run_id)

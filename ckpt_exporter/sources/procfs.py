@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 _DEAD_STATES = frozenset({"Z", "X", "x"})
+_PF_EXITING = 0x4  # linux/sched.h
 _WRITABLE = (os.O_WRONLY, os.O_RDWR)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _READ_SIZE = 64 * 1024
@@ -20,6 +21,9 @@ _MAX_BYTES = 8 * 1024 * 1024
 _MAX_ENVIRONMENT_BYTES = 512 * 1024
 _IO_LINES = re.compile(rb"^wchar: (\d+)$.*^write_bytes: (\d+)$", re.MULTILINE | re.DOTALL)
 _READ_LINES = re.compile(rb"^rchar: (\d+)$.*^wchar: (\d+)$.*^read_bytes: (\d+)$", re.MULTILINE | re.DOTALL)
+_TRANSFER_LINES = re.compile(
+    rb"^rchar: (\d+)$.*^read_bytes: (\d+)$.*^write_bytes: (\d+)$", re.MULTILINE | re.DOTALL
+)
 _MAP_LINE = re.compile(
     rb"^[0-9a-f]+-[0-9a-f]+ .w.s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)$", re.MULTILINE
 )
@@ -36,11 +40,15 @@ class Process:
     session: int
     terminal: int
     started: int
+    exiting: bool = False
 
     @property
     def alive(self) -> bool:
-        """False for a process that only waits to be reaped: its files are closed."""
-        return self.state not in _DEAD_STATES
+        """False for one that waits to be reaped, or that is being taken down: its files are closed by that.
+
+        Giving up a GPU's memory can keep a killed process for seconds after its files were closed.
+        """
+        return not self.exiting and self.state not in _DEAD_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,7 @@ def read_process(pid: int, proc: str) -> Process | None:
             session=int(fields[3]),
             terminal=int(fields[4]),
             started=int(fields[19]),
+            exiting=bool(int(fields[6]) & _PF_EXITING),
         )
     except (IndexError, ValueError):
         return None
@@ -126,6 +135,12 @@ def read_reads(pid: int, proc: str) -> tuple[int, int, int] | None:
     ``rchar`` misses mapped and asynchronous reads, ``read_bytes`` what came from the page cache.
     """
     hit = _READ_LINES.search(read_bytes(f"{proc}/{pid}/io") or b"")
+    return (int(hit[1]), int(hit[2]), int(hit[3])) if hit else None
+
+
+def read_transfers(pid: int, proc: str) -> tuple[int, int, int] | None:
+    """Return the process's ``rchar``, ``read_bytes`` and ``write_bytes`` since its start."""
+    hit = _TRANSFER_LINES.search(read_bytes(f"{proc}/{pid}/io") or b"")
     return (int(hit[1]), int(hit[2]), int(hit[3])) if hit else None
 
 

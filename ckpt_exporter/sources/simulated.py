@@ -17,8 +17,8 @@ from ckpt_exporter.sources.gpus import CallHistogram, SourceThread
 
 _LOG = logging.getLogger("ckpt_exporter.gpu")
 
-TrainingState = Literal["training", "saving", "loading", "stopped"]
-STATES: Final[tuple[TrainingState, ...]] = ("training", "saving", "loading", "stopped")
+TrainingState = Literal["training", "saving", "waiting", "loading", "stopped"]
+STATES: Final[tuple[TrainingState, ...]] = ("training", "saving", "waiting", "loading", "stopped")
 
 NAME = "NVIDIA H100 80GB HBM3 (simulated)"
 DRIVER = "simulated"
@@ -50,10 +50,14 @@ STOPPED: Final = Levels(0.0, 0.0, 75.0, sm=0.0, tensor=0.0, dram=0.0)
 
 
 def levels_of(state: TrainingState, gpu: int) -> Levels:
-    """Return a GPU's mean readings; while saving, GPU 0 writes and the others wait for it in a collective."""
+    """Return a GPU's mean readings.
+
+    While saving, GPU 0 writes and the others wait for it in a collective. While ``waiting`` all GPUs of the
+    node do, for a rank of another node.
+    """
     if state == "saving":
         return WRITING if gpu == 0 else SPINNING
-    return {"training": TRAINING, "loading": LOADING, "stopped": STOPPED}[state]
+    return {"training": TRAINING, "waiting": SPINNING, "loading": LOADING, "stopped": STOPPED}[state]
 
 
 def read_training_state(path: str) -> TrainingState:
@@ -78,7 +82,8 @@ class SimulatedGpus(SourceThread):
     """GPUs that do what ``state`` says, sampled like real ones; everything about them says simulated.
 
     ``pids`` are the training's processes; ``seed`` makes the ripple repeatable. ``emit`` and ``state`` are
-    called from one thread of this source.
+    called from one thread of this source. ``node`` tells the GPUs of several
+    simulated nodes apart, 0 to 65535.
     """
 
     def __init__(
@@ -91,6 +96,7 @@ class SimulatedGpus(SourceThread):
         sample_hz: float = 2.0,
         pids: Callable[[], tuple[int, ...]] = tuple,
         seed: int = 0,
+        node: int = 0,
     ) -> None:
         super().__init__("simulated-gpus")
         self._emit = emit
@@ -103,7 +109,7 @@ class SimulatedGpus(SourceThread):
         self.gpus = tuple(
             GpuInfo(
                 gpu=gpu,
-                uuid=f"GPU-51a01a7e-0000-0000-0000-{gpu:012d}",
+                uuid=f"GPU-51a01a7e-0000-0000-{node:04x}-{gpu:012d}",
                 name=NAME,
                 driver=DRIVER,
                 limit_w=LIMIT_W,

@@ -53,6 +53,7 @@ class WatchSource:
             self._counts,
             mountinfo=mountinfo,
             canary_parent=canary_parent,
+            directories=lambda: len(self._directories),
         )
         self.handler = FactHandler(emit)
         self._lock = threading.RLock()

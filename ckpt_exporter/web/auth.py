@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from ckpt_exporter.errors import ConfigError
 
-Verdict = Literal["right", "wrong", "busy"]
+Verdict = Literal["right", "wrong", "busy", "unknown"]
 CheckHash = Callable[[bytes, bytes], bool]
 
 _BCRYPT_BYTES: Final = 72  # bcrypt never looked further, and its newer releases refuse longer passwords
@@ -79,9 +79,17 @@ class HashTurns:
                 self._changed.notify_all()
         return right
 
+    def has_place(self, client: str) -> bool:
+        """Tell whether ``run`` would wait for a turn now."""
+        with self._changed:
+            return self._has_place(_network(client))
+
+    def _has_place(self, network: str) -> bool:
+        return network not in self._queue and len(self._queue) < self._waiting_limit
+
     def _wait(self, network: str) -> bool:
         with self._changed:
-            if network in self._queue or len(self._queue) >= self._waiting_limit:
+            if not self._has_place(network):
                 return False
             self._queue[network] = None
             deadline = self._clock() + self._patience_seconds
@@ -116,18 +124,31 @@ class Passwords:
         self._right: OrderedDict[bytes, None] = OrderedDict()
         self._wrong: OrderedDict[bytes, None] = OrderedDict()
 
-    def judge(self, authorization: str, client: str) -> Verdict:
-        """Judge one Authorization header of a client at this address; may take as long as a hash."""
+    def knows(self, authorization: str) -> bool:
+        """Tell whether an Authorization header was judged right before."""
+        given = _credentials(authorization)
+        if given is None:
+            return False
+        seen = self._digest(*given)
+        with self._lock:
+            return seen in self._right
+
+    def judge(self, authorization: str, client: str, *, wait: bool = True) -> Verdict:
+        """Judge one Authorization header of a client at this address; may take as long as a hash.
+
+        Without ``wait`` it takes microseconds, and is ``unknown`` where a hash must decide.
+        """
         given = _credentials(authorization)
         if given is None:
             return "wrong"
         user, password = given
         stored = self._users.get(user)
-        # The hash is in the key, too: what was right for an old one says nothing about a new one.
-        seen = self._digest(user, stored or b"", password)
+        seen = self._digest(user, password)
         remembered = self._remembered(seen)
         if remembered is not None:
             return remembered
+        if not wait:
+            return "unknown" if self._turns.has_place(client) else "busy"
         right = self._turns.run(client, lambda: self._compare(password, stored))
         if right is None:
             return "busy"
@@ -139,7 +160,9 @@ class Passwords:
         match = self._check_hash(password[:_BCRYPT_BYTES] if possible else b"", stored or self._nobody)
         return match and possible and stored is not None
 
-    def _digest(self, *parts: bytes) -> bytes:
+    def _digest(self, user: bytes, password: bytes) -> bytes:
+        # The hash is in the key, too: what was right for an old one says nothing about a new one.
+        parts = (user, self._users.get(user, b""), password)
         message = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
         return hmac.digest(self._key, message, hashlib.sha256)
 

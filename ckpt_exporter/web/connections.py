@@ -1,8 +1,9 @@
 """Connections under limits: one loop does all reading and writing, a thread makes each response.
 
 A client that is slow or silent, in the handshake, in its request or in reading, costs a descriptor and never
-a thread, so it can't keep a scrape waiting. Connections are kept for further requests: a scraper that comes
-every 15 seconds shakes hands once.
+a thread, so it can't keep a scrape waiting. Nor can a crowd that guesses passwords: requests of strangers
+stand in line, and one of them is looked at when all else is done. Connections are kept for further requests:
+a scraper that comes every 15 seconds shakes hands once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Protocol
 
 from ckpt_exporter.web.peer import Peer, RefusedError, Stage
 from ckpt_exporter.web.protocol import Reply, refusal
@@ -31,6 +33,7 @@ _RETRY_SECONDS = 0.5  # after an error that will not go away at once
 _FAREWELL_SECONDS = 0.5
 _FAREWELL_BYTES = 64 * 1024
 _STOP_SECONDS = 0.4
+_HANDSHAKES_A_ROUND = 8  # a signature takes up to milliseconds, and those who are in go first
 _BUSY = refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once, try again")
 _TOO_LARGE = refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request line and headers are too large")
 
@@ -55,8 +58,21 @@ class Limits:
     unsent_bytes: int = 32 * 1024 * 1024
 
 
+class Responder(Protocol):
+    """Makes responses to request heads; ``client`` is the address that it came from."""
+
+    def knows(self, head: bytes) -> bool:
+        """Tell at a glance whether the request may be answered in a thread at once; admits nobody."""
+
+    def refuse(self, head: bytes, client: str) -> Reply | None:
+        """Return the refusal of a stranger's request, None where that takes longer; never waits."""
+
+    def respond(self, head: bytes, client: str) -> Reply:
+        """Return the response; may take as long as the hash of a password."""
+
+
 class Connections:
-    """Takes connections from listening sockets and answers each request by ``respond(head, client)``.
+    """Takes connections from listening sockets and has each request answered by ``responder``.
 
     ``gate`` returns how to speak TLS now, None for not at all; connections of an earlier gate end.
     """
@@ -64,19 +80,20 @@ class Connections:
     def __init__(
         self,
         listeners: Sequence[socket.socket],
-        respond: Callable[[bytes, str], Reply],
+        responder: Responder,
         limits: Limits,
         clock: Callable[[], float] = time.monotonic,
         gate: Callable[[], TlsGate | None] = lambda: None,
     ) -> None:
         self._listeners = tuple(listeners)
-        self._respond = respond
+        self._responder = responder
         self._limits = limits
         self._clock = clock
         self._gate = gate
         self.refused = Counter(dict.fromkeys(REASONS, 0))
         self._peers: dict[Peer, None] = {}  # the one longest without a new request first
         self._working = 0
+        self._line: deque[tuple[Peer, bytes]] = deque()
         self._unsent_bytes = 0
         self._next_deadline = math.inf
         self._replies: deque[tuple[Peer, Reply]] = deque()
@@ -119,13 +136,20 @@ class Connections:
             self._stopping.wait(_RETRY_SECONDS)
 
     def _round(self) -> None:
-        for key, _ in self._selector.select(self._seconds_to_deadline()):
+        shaking: list[Peer] = []
+        for key, _ in self._selector.select(0.0 if self._line else self._seconds_to_deadline()):
             if isinstance(key.data, Peer):
-                self._advance(key.data)
+                if key.data.stage is Stage.HANDSHAKE:
+                    shaking.append(key.data)
+                else:
+                    self._advance(key.data)
             elif key.fileobj is self._woken:
                 self._take_replies()
             elif isinstance(key.fileobj, socket.socket):
                 self._accept(key.fileobj)
+        for peer in shaking[:_HANDSHAKES_A_ROUND]:  # the others are told of again
+            self._advance(peer)
+        self._serve_stranger()
         if self._next_deadline <= self._clock():
             self._expire()
 
@@ -186,8 +210,8 @@ class Connections:
             self._close(peer)
 
     def _listen_to(self, peer: Peer) -> None:
-        """Have the selector report what the connection needs next; while a thread works, nothing."""
-        wanted = 0 if peer.stage in (Stage.WORK, Stage.CLOSED) else peer.wants
+        """Have the selector report what the connection needs next; in line or at work, nothing."""
+        wanted = 0 if peer.stage in (Stage.LINE, Stage.WORK, Stage.CLOSED) else peer.wants
         if wanted == peer.registered:
             return
         if not wanted:
@@ -263,14 +287,35 @@ class Connections:
         self._peers[peer] = self._peers.pop(peer)  # to the end: it has asked for something
         if not head:
             self._begin_sending(peer, _TOO_LARGE)
-        elif self._working >= self._limits.requests or not self._start_worker(peer, head):
+        elif self._responder.knows(head):
+            self._work_or_refuse(peer, head)
+        else:
+            peer.stage = Stage.LINE
+            self._line.append((peer, head))
+        return True
+
+    def _work_or_refuse(self, peer: Peer, head: bytes) -> None:
+        if self._working >= self._limits.requests or not self._start_worker(peer, head):
             self.refused["busy"] += 1
             self._begin_sending(peer, _BUSY)
         else:
             peer.stage = Stage.WORK
             peer.deadline = math.inf
             self._working += 1
-        return True
+
+    def _serve_stranger(self) -> None:
+        """Refuse the first in line, here: as many threads as guesses would be in the way of everyone."""
+        while self._line:
+            peer, head = self._line.popleft()
+            if peer.stage is not Stage.LINE:  # closed while it waited
+                continue
+            reply = self._responder.refuse(head, peer.address)
+            if reply is None:
+                self._work_or_refuse(peer, head)
+            else:
+                self._answer(peer, reply)
+            self._listen_to(peer)
+            return
 
     def _begin_sending(self, peer: Peer, reply: Reply) -> None:
         room = self._limits.unsent_bytes - len(reply.data)
@@ -320,7 +365,7 @@ class Connections:
     def _work(self, peer: Peer, head: bytes) -> None:
         reply = Reply(b"")
         try:
-            reply = self._respond(head, peer.address)
+            reply = self._responder.respond(head, peer.address)
         except Exception:  # noqa: BLE001 (thread boundary: the connection must end)
             _LOG.error("a request failed", exc_info=True)
         finally:
@@ -335,9 +380,12 @@ class Connections:
             if peer.stage is not Stage.WORK:
                 continue
             self._working -= 1
-            try:
-                self._begin_sending(peer, reply)
-            except OSError:
-                _LOG.debug("client %s left before the end of its response", peer.address)
-                self._close(peer)
+            self._answer(peer, reply)
             self._listen_to(peer)
+
+    def _answer(self, peer: Peer, reply: Reply) -> None:
+        try:
+            self._begin_sending(peer, reply)
+        except OSError:
+            _LOG.debug("client %s left before the end of its response", peer.address)
+            self._close(peer)

@@ -22,6 +22,7 @@ class Stage(Enum):
 
     HANDSHAKE = auto()
     HEAD = auto()  # waiting for a request, or for the rest of one
+    LINE = auto()  # a stranger's request, until it is its turn
     WORK = auto()  # a thread makes the response
     SEND = auto()
     FAREWELL = auto()  # everything is sent; the client's rest is read away

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ LOOK_SECONDS: Final = 1.0
 _MAX_LOGGED_PROBLEMS: Final = 20
 _CHALLENGE: Final = ("WWW-Authenticate", 'Basic realm="ckpt-exporter", charset="UTF-8"')
 _RETRY: Final = ("Retry-After", "1")
+_AUTHORIZATION: Final = re.compile(rb"\nauthorization:[ \t]*([^\r\n]*)", re.IGNORECASE)
+_HEALTH_REQUEST: Final = re.compile(rb"[A-Z]+ (?:%b)[ ?]" % b"|".join(map(str.encode, HEALTH_PATHS)))
 
 _Stamp = tuple[tuple[int, ...] | None, ...]
 
@@ -73,8 +76,21 @@ class Security:
         """Headers that every response carries."""
         return self.settings.headers if self.settings is not None else ()
 
-    def refusal(self, request: Request) -> Response | None:
-        """Return why a request is not answered, None if it is. Health paths are open to all."""
+    def knows(self, head: bytes) -> bool:
+        """Tell whether a request head is of someone who was let in before, or asks for what is open to all.
+
+        A glance, for the order of service alone: who is let in is decided on the parsed request.
+        """
+        if self.passwords is None or _HEALTH_REQUEST.match(head):
+            return True
+        given = _AUTHORIZATION.search(head)
+        return given is not None and self.passwords.knows(given[1].decode("latin-1"))
+
+    def refusal(self, request: Request, *, wait: bool = True) -> Response | None:
+        """Return why a request is not answered, None if it is. Health paths are open to all.
+
+        Without ``wait`` None may also mean that a password must be hashed first.
+        """
         if request.path in HEALTH_PATHS:
             return None
         if self.bucket is not None and not self.bucket.take():
@@ -82,8 +98,8 @@ class Security:
         if self.passwords is None:
             return None
         given = request.headers.get("authorization", "")
-        verdict = self.passwords.judge(given, request.client)
-        if verdict == "right":
+        verdict = self.passwords.judge(given, request.client, wait=wait)
+        if verdict in ("right", "unknown"):
             return None
         if verdict == "busy":
             return text_response(HTTPStatus.TOO_MANY_REQUESTS, "too many logins at once, try again", _RETRY)

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import yaml
 
 # The oldest and the newest version that the manifests are checked against.
 VERSIONS = ("1.29.0", "1.37.0")
@@ -48,8 +49,13 @@ def container(objects: list[Object]) -> Object:
     return found
 
 
-def check_promises(objects: list[Object], *, read_all: bool = False) -> None:
-    """Check what a security team is promised, and that nothing takes from the training."""
+def check_promises(
+    objects: list[Object], *, read_all: bool = False, neighbour: tuple[str, int] | None = None
+) -> None:
+    """Check what a security team is promised, and that nothing takes from the training.
+
+    ``neighbour``: namespace and port of another vendor's exporter that is asked instead of NVIDIA's driver.
+    """
     spec, main = pod(objects), container(objects)
     assert spec["automountServiceAccountToken"] is False
     assert one(objects, "ServiceAccount")["automountServiceAccountToken"] is False
@@ -68,16 +74,41 @@ def check_promises(objects: list[Object], *, read_all: bool = False) -> None:
     # No GPU is claimed, and no training is evicted or throttles the sampler.
     assert not [key for kind in main["resources"].values() for key in kind if key not in ("cpu", "memory")]
     assert "cpu" not in main["resources"]["limits"]
-    environment = {entry["name"]: entry["value"] for entry in main["env"]}
-    assert environment["NVIDIA_VISIBLE_DEVICES"] == "all"
-    assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+    environment = {entry["name"]: entry["value"] for entry in main.get("env", ())}
+    if neighbour is None:
+        assert environment["NVIDIA_VISIBLE_DEVICES"] == "all"
+        assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+    else:
+        assert environment == {}
+        check_neighbour(objects, *neighbour)
     priority = one(objects, "PriorityClass")
     assert priority["preemptionPolicy"] == "Never"
     assert spec["priorityClassName"] == priority["metadata"]["name"]
     assert one(objects, "DaemonSet")["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == "10%"
 
     check_mounts(spec, main)
-    check_network(objects)
+    check_network(objects, closed=neighbour is None)
+
+
+def check_neighbour(objects: list[Object], namespace: str, port: int) -> None:
+    """Check that a vendor's exporter is asked on the pod's own node alone, and may be."""
+    service = one(objects, "Service")
+    assert service["metadata"]["namespace"] == namespace
+    assert service["spec"]["internalTrafficPolicy"] == "Local"
+    assert service["spec"]["selector"]
+    assert [entry["port"] for entry in service["spec"]["ports"]] == [port]
+    (text,) = [
+        o["data"]["config.yml"] for o in objects if o["kind"] == "ConfigMap" and "config.yml" in o["data"]
+    ]
+    assert yaml.safe_load(text)["gpu"] == {
+        "backend": "prometheus",
+        "url": f"http://{service['metadata']['name']}.{namespace}.svc:{port}/metrics",
+    }
+    names, exporter = one(objects, "NetworkPolicy")["spec"]["egress"]
+    assert {(entry["port"], entry["protocol"]) for entry in names["ports"]} == {(53, "UDP"), (53, "TCP")}
+    assert exporter["ports"] == [{"port": port, "protocol": "TCP"}]
+    (where,) = exporter["to"]
+    assert where["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": namespace}
 
 
 def check_mounts(spec: Object, main: Object) -> None:
@@ -94,14 +125,14 @@ def check_mounts(spec: Object, main: Object) -> None:
     assert not volumes, "volumes that are not mounted"
 
 
-def check_network(objects: list[Object]) -> None:
-    """Check that the policy is for these pods alone, lets scrapes in and nothing out."""
+def check_network(objects: list[Object], *, closed: bool = True) -> None:
+    """Check that the policy is for these pods alone, lets scrapes in and, if ``closed``, nothing out."""
     policy, daemon = one(objects, "NetworkPolicy")["spec"], one(objects, "DaemonSet")["spec"]
     labels = daemon["template"]["metadata"]["labels"]
     assert policy["podSelector"]["matchLabels"]
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
     assert daemon["selector"]["matchLabels"].items() <= labels.items()
-    assert policy["egress"] == []
+    assert bool(policy["egress"]) is not closed
     assert sorted(policy["policyTypes"]) == ["Egress", "Ingress"]
     assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": "metrics", "protocol": "TCP"}]]
 
@@ -127,6 +158,21 @@ def gpu_labels(objects: list[Object]) -> set[str]:
     return {rule["key"] for term in terms["nodeSelectorTerms"] for rule in term["matchExpressions"]}
 
 
+# Vendors that are asked through their own exporter: its namespace and port, and labels of nodes.
+NEIGHBOURS = {
+    "ascend": (
+        ("npu-exporter", 8082),
+        {"feature.node.kubernetes.io/pci-1200_19e5.present", "accelerator-type"},
+    ),
+    "amd": (
+        ("kube-amd-gpu", 5000),
+        {
+            "feature.node.kubernetes.io/amd-gpu",
+            "feature.node.kubernetes.io/pci-1200_1002.present",
+            "feature.node.kubernetes.io/pci-0380_1002.present",
+        },
+    ),
+}
 GPU_LABELS = {
     "nvidia.com/gpu.present",
     "feature.node.kubernetes.io/pci-10de.present",

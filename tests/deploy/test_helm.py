@@ -17,6 +17,7 @@ from ckpt_exporter.config.load import load_config
 from ckpt_exporter.detect.layouts import LAYOUT_NAMES
 from tests.deploy.manifests import (
     GPU_LABELS,
+    NEIGHBOURS,
     Object,
     check_probes,
     check_promises,
@@ -187,6 +188,31 @@ class TestValues:
 
         assert checksum() == checksum()
         assert checksum() != checksum(config={"detect": {"quiet_seconds": 3}})
+
+    @pytest.mark.parametrize("vendor", NEIGHBOURS)
+    def test_other_vendors(self, render: Renderer, tmp_path: Path, vendor: str) -> None:
+        """On nodes of other vendors their own exporter is asked: nothing of NVIDIA, no right, no device."""
+        (namespace, port), labels = NEIGHBOURS[vendor]
+        exporter = {"namespace": namespace, "selector": {"app": "theirs"}}
+        objects = render(gpu={"vendor": vendor, "exporter": exporter})
+        check_promises(objects, neighbour=(namespace, port))
+        assert gpu_labels(objects) == labels
+        assert config_of(objects, tmp_path).gpu.backend == "prometheus"
+        with pytest.raises(helm.HelmError, match="vendor's exporter"):
+            render(gpu={"vendor": vendor})
+
+    def test_gpu_backend(self, render: Renderer, tmp_path: Path) -> None:
+        """The backend is the user's, and so is an exporter's URL, whose port the policy opens."""
+        assert config_of(render(), tmp_path).gpu.backend == "auto"
+        assert config_of(render(gpu={"vendor": "amd", "backend": "none"}), tmp_path).gpu.backend == "none"
+        assert config_of(render(config={"gpu": {"backend": "none"}}), tmp_path).gpu.backend == "none"
+        objects = render(gpu={"backend": "prometheus", "url": "http://dcgm.gpu.svc:9400/metrics"})
+        gpu = config_of(objects, tmp_path).gpu
+        assert (gpu.backend, gpu.url) == ("prometheus", "http://dcgm.gpu.svc:9400/metrics")
+        assert one(objects, "NetworkPolicy")["spec"]["egress"][1]["ports"] == [
+            {"port": 9400, "protocol": "TCP"}
+        ]
+        assert "affinity" not in pod(render(gpu={"vendor": "none"}))
 
     def test_nodes(self, render: Renderer) -> None:
         """Selector, affinity, tolerations, runtime class and priority are the user's."""

@@ -278,6 +278,7 @@ def _is_up(container: Container) -> bool:
     return False
 
 
+@pytest.mark.timeout(600)  # the first of them builds the image
 class TestImage:
     def test_metadata(self, engine: Engine) -> None:
         """The image says what it is, runs as 65532 and has a health check."""

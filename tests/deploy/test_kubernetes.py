@@ -23,6 +23,7 @@ from deploy.packaging.monitoring import (
 )
 from tests.deploy.manifests import (
     GPU_LABELS,
+    NEIGHBOURS,
     Object,
     check_probes,
     check_promises,
@@ -121,6 +122,16 @@ class TestExamples:
         ((name, path),) = configured(objects, tmp_path)
         assert name == "volumes"
         assert path.startswith("/var/lib/kubelet/pods/*/")
+
+    @pytest.mark.parametrize("vendor", NEIGHBOURS)
+    def test_other_vendors(self, vendor: str, tmp_path: Path) -> None:
+        """On nodes of other vendors their own exporter is asked: nothing of NVIDIA, no right, no device."""
+        neighbour, labels = NEIGHBOURS[vendor]
+        objects = build(KUBERNETES / f"examples/{vendor}")
+        check_schemas(objects)
+        check_promises(objects, neighbour=neighbour)
+        assert gpu_labels(objects) == labels
+        assert configured(objects, tmp_path) == [("llama", "/lustre/llama/checkpoints")]
 
     def test_live_directories(self) -> None:
         """The list of directories keeps its name when it changes, so that running pods follow it."""

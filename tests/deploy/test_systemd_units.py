@@ -17,7 +17,9 @@ PROGRAM = "/opt/ckpt-exporter/bin/ckpt-exporter"
 
 # The exposure that systemd-analyze gives, times ten; 25 is the bound with any one drop-in.
 SHIPPED_EXPOSURE = 20
-DROP_IN_EXPOSURE = {"find-writers": 25, "gpu": 25, "memory-limit": 25, "read-private-trees": 25, "socket": 25}
+DROP_IN_EXPOSURE = dict.fromkeys(
+    ("amd", "ascend", "find-writers", "gpu", "memory-limit", "read-private-trees", "socket"), 25
+)
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
@@ -111,6 +113,25 @@ def test_what_the_unit_promises() -> None:
     assert settings["CapabilityBoundingSet"] == ""
     assert settings["StateDirectory"] == "ckpt-exporter"
     assert int(settings["TimeoutStopSec"]) <= 10
+    assert settings["LimitCORE"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "devices"),
+    [
+        ("gpu", ["/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in range(8))]),
+        ("ascend", ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc",
+                    *(f"/dev/davinci{number}" for number in range(16))]),
+        ("amd", ["/dev/kfd", "char-drm"]),
+    ],
+)  # fmt: skip
+def test_devices_of_a_vendor(vendor: str, devices: list[str]) -> None:
+    """A drop-in for accelerators opens their devices and closes all others."""
+    settings = directives((UNITS / f"drop-ins/{vendor}.conf").read_text())
+    assert ("DevicePolicy", "closed") in settings
+    allowed = {value.rpartition(" ")[0] for key, value in settings if key == "DeviceAllow"}
+    assert set(devices) <= allowed
+    assert not [device for device in allowed if not device.startswith(("/dev/", "char-"))]
 
 
 def test_readme_and_drop_ins_agree() -> None:

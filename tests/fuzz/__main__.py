@@ -43,12 +43,12 @@ def mutated(seeds: tuple[bytes, ...], chance: random.Random) -> bytes:
     return bytes(data)
 
 
-def guided(target: Target, seeds: tuple[bytes, ...], seconds: float) -> None:
+def guided(name: str, target: Target, seeds: tuple[bytes, ...], seconds: float) -> None:
     """Let atheris choose; it ends the process."""
     import atheris  # type: ignore[import-not-found, unused-ignore]
 
-    corpus = Path("/tmp/ckpt-fuzz-corpus")
-    corpus.mkdir(exist_ok=True)
+    corpus = Path("/tmp/ckpt-fuzz-corpus", name)
+    corpus.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(seeds):
         (corpus / str(number)).write_bytes(seed)
     atheris.instrument_all()
@@ -97,7 +97,7 @@ def main() -> None:
     )
     if not options.random and stream is None:
         try:
-            guided(target, seeds, options.seconds)
+            guided(options.target, target, seeds, options.seconds)
         except ImportError:
             print("atheris is not installed: mutations at random")
     at_random(target, seeds, options.seconds)

@@ -9,29 +9,34 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ckpt_exporter.analysis.acceptance import judge
-from ckpt_exporter.analysis.bench import PREFIX, BenchOptions, run_bench
+from ckpt_exporter.analysis.bench import run_bench
+from ckpt_exporter.analysis.bench_burst import BenchOptions
+from ckpt_exporter.analysis.bench_place import PREFIX
 from ckpt_exporter.analysis.bench_result import bench_measurements
 from ckpt_exporter.analysis.bench_shape import Shape, ShapeFile, layout_shape
 from ckpt_exporter.analysis.compare import compare
 from ckpt_exporter.analysis.gates import Evidence
 from ckpt_exporter.analysis.project import projection
 from ckpt_exporter.analysis.project_inputs import measured_inputs
+from ckpt_exporter.analysis.statistics import median
 from ckpt_exporter.config.gates import Gates, StorageGate
 from ckpt_exporter.errors import CkptExporterError
 from tests.integration.daemon import wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ckpt_exporter.analysis.bench_result import BenchResult
 
 MB = 1_000_000
 ONCE = BenchOptions(4, fsync=True, direct=False, caches=("cold",), repetitions=1)
+
+
+SLOW, FAST = 12 * MB, 24 * MB
 
 
 def slow_and_fast(base: Path) -> tuple[BenchResult, BenchResult]:
@@ -40,15 +45,14 @@ def slow_and_fast(base: Path) -> tuple[BenchResult, BenchResult]:
 
     def measure(name: str, rate: float) -> None:
         place = base / name
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         options = BenchOptions(
             4, fsync=False, direct=False, caches=("cold",), repetitions=5, bytes_per_second=rate
         )
         found[name] = run_bench(str(place), layout_shape("dcp", 24 * MB, 4), options)
 
     threads = [
-        threading.Thread(target=measure, args=arguments)
-        for arguments in (("slow", 12 * MB), ("fast", 24 * MB))
+        threading.Thread(target=measure, args=arguments) for arguments in (("slow", SLOW), ("fast", FAST))
     ]
     for thread in threads:
         thread.start()
@@ -57,23 +61,33 @@ def slow_and_fast(base: Path) -> tuple[BenchResult, BenchResult]:
     return found["slow"], found["fast"]
 
 
-@pytest.mark.flaky(reruns=2)
+def kept_pace(result: BenchResult, rate: float) -> bool:
+    """Tell whether nothing but the storage slowed the bursts, by their own writers' clocks."""
+    return all(r.writers.seconds <= 1.05 * r.writers.bytes / rate for r in result.repetitions)
+
+
+@pytest.mark.alone
 def test_slow_against_fast(tmp_path: Path) -> None:
     """From real bursts: exporter and writers agree, compare finds the ratio, project the fast save's time."""
-    slow, fast = slow_and_fast(tmp_path)
-
-    for repetition in (*slow.repetitions, *fast.repetitions):
-        assert repetition.save is not None
-        assert repetition.save.result == "complete"
-        assert repetition.save.bytes == repetition.writers.bytes == 24 * MB + 4096
-        assert repetition.save.duration_seconds == pytest.approx(repetition.writers.seconds, abs=0.25)
+    for _ in range(3):
+        slow, fast = slow_and_fast(tmp_path)
+        for repetition in (*slow.repetitions, *fast.repetitions):
+            assert repetition.save is not None
+            assert repetition.save.result == "complete"
+            assert repetition.save.bytes == repetition.writers.bytes == 24 * MB + 4096
+            assert repetition.save.duration_seconds == pytest.approx(repetition.writers.seconds, abs=0.25)
+        if kept_pace(slow, SLOW) and kept_pace(fast, FAST):
+            break
+    else:
+        pytest.fail("the machine never let all writers keep their pace")
     both = compare(bench_measurements(slow), bench_measurements(fast))
     gain = both.quantity("duration_seconds").gain
     assert gain is not None
     assert gain.low is not None
     assert gain.high is not None
-    # Half the time in pacing; what does not scale (a commit marker) takes some hundredths of a second.
-    assert gain.low * 0.95 <= 2.0 <= gain.high * 1.05
+    # Nearly 2: what does not scale takes some hundredths of a second, which the writers' own clocks show.
+    medians = [median([r.writers.seconds for r in result.repetitions]) for result in (slow, fast)]
+    assert gain.low * 0.99 <= medians[0] / medians[1] <= gain.high * 1.01
     assert both.quantity("duration_seconds").verdict == "better"
     inputs = measured_inputs(bench_measurements(slow))
     then = projection(replace(inputs, to_bandwidth=(inputs.bandwidth or 0.0) * 2)).then
@@ -163,6 +177,60 @@ def _writers_of(place: str) -> list[str]:
         if any(name.startswith(place) for name in names):
             holding.append(pid)
     return holding
+
+
+def test_a_load_of_what_is_there(tmp_path: Path) -> None:
+    """An existing checkpoint is read by two readers of all of it, and nothing is written beside it."""
+    place = tmp_path / "step-7"
+    place.mkdir()
+    for name in ("__0_0.distcp", "__1_0.distcp"):
+        (place / name).write_bytes(os.urandom(12 * MB))
+    stored = tmp_path / "b.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "ckpt_exporter", "bench", f"--load={place}", "--readers=2", "--whole",
+         "--cache=warm", "--repetitions=1", "--limit=16MB/s", f"--output={stored}", "--format=json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stderr) == (0, "")
+    (load,) = json.loads(stored.read_text())["loads"]
+    # Two readers of 24 MB each, at 16 MB/s together.
+    assert load["readers"]["bytes"] == 24 * MB
+    assert load["readers"]["read_bytes"] == 48 * MB
+    assert load["readers"]["seconds"] == pytest.approx(3.0, abs=0.5)
+    assert (load["load"]["bytes"], load["load"]["readers"], load["load"]["step"]) == (24 * MB, 2, 7)
+    assert sorted(os.listdir(tmp_path)) == ["b.json", "step-7"]
+    assert sorted(os.listdir(place)) == ["__0_0.distcp", "__1_0.distcp"]
+
+
+def test_a_load_that_is_stopped(tmp_path: Path) -> None:
+    """Ctrl-C in mid-load ends the readers, and the burst that was written for them is gone."""
+    bench = subprocess.Popen(
+        [sys.executable, "-m", "ckpt_exporter", "bench", str(tmp_path), "--load", "--bytes=4MB", "--files=2",
+         "--limit=100kB/s", "--cache=cold"],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        # Its readers hold the files; the writers of before have gone by then.
+        wait_until(lambda: len(_readers_of(str(tmp_path))) == 2, 20)
+        bench.send_signal(signal.SIGINT)
+        _, told = bench.communicate(timeout=20)
+    finally:
+        bench.kill()
+        bench.wait()
+
+    assert bench.returncode == 130
+    assert told.count("everything that was written is removed") == 1
+    assert os.listdir(tmp_path) == []
+    wait_until(lambda: not _writers_of(str(tmp_path)), what="readers gone")
+
+
+def _readers_of(place: str) -> list[str]:
+    """Return processes that read the burst below a place."""
+    return [
+        pid for pid in _writers_of(place)
+        if b"bench_reader" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]  # fmt: skip
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:

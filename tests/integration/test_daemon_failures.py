@@ -43,8 +43,16 @@ def writer(path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_killed_writer(tmp_path: Path) -> None:
-    """A save whose writer is killed before the commit is incomplete, and the last complete one stays last."""
-    with watching(tmp_path, "a", incomplete_seconds=2) as daemon:
+    """A save whose writer is killed before the commit is incomplete, and the last complete one stays last.
+
+    In a run's first save, too: weights alone lack the Trainer's last file if their writer died with them.
+    """
+    with watching(tmp_path, "a", "first", incomplete_seconds=2) as daemon:
+        (tmp_path / "first" / "checkpoint-5").mkdir()
+        with writer(tmp_path / "first" / "checkpoint-5" / "model.safetensors") as process:
+            wait_until(lambda: 'ckpt_run_info{dir="first"' in daemon.text())
+            process.send_signal(signal.SIGKILL)
+        daemon.expect("first", incomplete=1)
         truth = checkpoints.distributed(tmp_path / "a", 10, 400_000)
         wait_until(lambda: daemon.tally("a")["complete"] == 1)
         (tmp_path / "a" / "step-20").mkdir()

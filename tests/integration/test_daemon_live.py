@@ -31,6 +31,8 @@ FILESYSTEMS = ("root", "tmpfs", "xfs", "btrfs")
 ALLOWED = 0.03
 WRITTEN = "ckpt_written_bytes_total"
 
+pytestmark = pytest.mark.alone
+
 
 def test_durations(tmp_path: Path) -> None:
     """The duration of each of 20 saves is within 50 ms of the writer's own clock."""
@@ -161,14 +163,20 @@ def watch_writers(daemon: Daemon, base: Path) -> dict[str, Live]:
         process.stdin.write("go\n")
         process.stdin.flush()
     scrapes: dict[str, list[tuple[float, float, float]]] = {method: [] for method in METHODS}
-    ends = time.monotonic() + 4.5
-    while time.monotonic() < ends:
+    ends = time.monotonic() + 15.0
+    while time.monotonic() < ends and not all(map(is_counted, processes.values(), scrapes.values())):
         before = time.monotonic()
         scrape = daemon.scrape(WRITTEN)
         for method in METHODS:
             scrapes[method].append((before, time.monotonic(), scrape.value(WRITTEN, dir=method)))
         time.sleep(0.04)
     return {method: told(process, scrapes[method]) for method, process in processes.items()}
+
+
+def is_counted(process: subprocess.Popen[str], scrapes: list[tuple[float, float, float]]) -> bool:
+    """Tell whether a writer has ended and all of its bytes, if it could write, have been scraped."""
+    ended = process.poll()
+    return bool(ended) or (ended == 0 and scrapes[-1:] != [] and scrapes[-1][2] == TOTAL_BYTES)
 
 
 def told(process: subprocess.Popen[str], scrapes: list[tuple[float, float, float]]) -> Live:

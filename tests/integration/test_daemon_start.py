@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from tests.integration import checkpoints
 from tests.integration.daemon import (
     REPOSITORY,
     RESULTS,
+    Daemon,
     command,
     launch,
     run_to_end,
@@ -44,16 +46,15 @@ def need_nobody() -> None:
     """Skip unless a daemon can be started as a user without any right."""
     if os.geteuid() != 0:
         pytest.skip("needs root to start the daemon as another user")
-    probe = [sys.executable, "-c", "import ckpt_exporter.app"]
-    try:
-        found = subprocess.run(
-            probe, cwd=REPOSITORY, user=NOBODY, group=NOBODY, capture_output=True, check=False
-        )
-        readable = found.returncode == 0
-    except PermissionError:
-        readable = False
-    if not readable:
-        pytest.skip("an unprivileged user cannot read this checkout or its interpreter")
+
+
+def assert_unprivileged(daemon: Daemon) -> None:
+    """Check that the kernel sees a process of that user, without groups and without capabilities."""
+    status = Path(f"/proc/{daemon.process.pid}/status").read_text().splitlines()
+    fields = dict(line.split(":\t", 1) for line in status if ":\t" in line)
+    assert fields["Uid"].split() == fields["Gid"].split() == [str(NOBODY)] * 4
+    assert fields["Groups"].split() == []
+    assert {int(fields[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}
 
 
 def test_series_from_the_first_scrape(tmp_path: Path) -> None:
@@ -134,6 +135,7 @@ def test_unreadable_directory(public_path: Path) -> None:
     good.mkdir()
     config = write_config(public_path / "c.yml", {"closed": closed, "good": good})
     with launch(public_path / "log", "run", f"--config.file={config}", user=NOBODY) as daemon:
+        assert_unprivileged(daemon)
         daemon.wait_watching("good")
         truth = checkpoints.hugging_face(good, 7, 30_000)
         (good / "checkpoint-7" / "optimizer.pt").chmod(0o600)
@@ -150,6 +152,7 @@ def test_save_of_private_files_seen_unprivileged(public_path: Path) -> None:
     root.mkdir()
     config = write_config(public_path / "c.yml", {"ckpt": root})
     with launch(public_path / "log", "run", f"--config.file={config}", user=NOBODY) as daemon:
+        assert_unprivileged(daemon)
         daemon.wait_watching("ckpt")
         before = os.umask(0o077)
         try:
@@ -157,6 +160,45 @@ def test_save_of_private_files_seen_unprivileged(public_path: Path) -> None:
         finally:
             os.umask(before)
         daemon.expect("ckpt", 1, size_bytes=70_000, files=1)
+
+
+# Holds its file open until it is told to go on, so that its process can be found.
+PRIVATE_WRITER = 'umask 077; exec > "$0"; head -c 300000 /dev/zero; echo open >&2; read line'
+
+
+@pytest.mark.parametrize(("writer", "lost"), [(0, {"ckpt_run_info"}), (NOBODY, set[str]())])
+def test_what_a_daemon_without_rights_cannot_tell(public_path: Path, writer: int, lost: set[str]) -> None:
+    """Of a save by another user it does not know the run, of one by its own user it knows everything."""
+    need_nobody()
+    root = public_path / "ckpt"
+    root.mkdir()
+    root.chmod(0o777)
+    config = f"--config.file={write_config(public_path / 'c.yml', {'ckpt': root})}"
+    with (
+        launch(public_path / "log", "run", config) as privileged,
+        launch(public_path / "log-2", "run", config, user=NOBODY) as other,
+    ):
+        assert_unprivileged(other)
+        daemons = (privileged, other)
+        for daemon in daemons:
+            daemon.wait_watching("ckpt")
+        with subprocess.Popen(
+            ["/bin/sh", "-c", PRIVATE_WRITER, root / "model-step-3.pt"], user=writer, group=writer,
+            extra_groups=[], stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "TORCHELASTIC_RUN_ID": "r7"},
+        ) as process:  # fmt: skip
+            assert process.stderr is not None
+            assert process.stderr.readline() == b"open\n"
+            knowing = daemons if not lost else (privileged,)
+            wait_until(lambda: all("r7" in daemon.text() for daemon in knowing))
+            wait_until(lambda: all(daemon.tally("ckpt")["open"] == 1 for daemon in daemons))
+            process.communicate(b"\n")
+        for daemon in daemons:
+            daemon.expect("ckpt", 1, size_bytes=300_000, files=1)
+        known, told = (daemon.scrape().series(dir="ckpt") for daemon in daemons)
+    assert {name.split("[")[0] for name in known.keys() - told.keys()} == lost
+    assert told.keys() <= known.keys()
+    assert told["ckpt_last_save_step[]"] == 3
 
 
 @pytest.mark.parametrize(
@@ -295,3 +337,92 @@ def test_defaults_of_the_program(tmp_path: Path) -> None:
         daemon.expect("a", 1, size_bytes=(2 << 20) + 1_000, files=2)
         checkpoints.put(tmp_path / "a" / "other.bin", 5_000)
         daemon.recheck(2.0)
+
+
+# Stands before the real module: says that the import has come so far, and goes on when told to.
+BLOCKED_IMPORT = """
+import importlib, os, sys
+with open(os.environ["GATE"]) as gate:
+    gate.read()
+sys.path.remove(os.path.dirname(__file__))
+del sys.modules["yaml"]
+importlib.import_module("yaml")
+"""
+
+
+def open_gate(path: Path) -> int:
+    """Wait until somebody reads from a fifo; return its other end."""
+    found: list[int] = []
+
+    def opened() -> bool:
+        with contextlib.suppress(OSError):
+            found.append(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(found)
+
+    wait_until(opened)
+    return found[0]
+
+
+@contextlib.contextmanager
+def blocked_start(tmp_path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Start the program and hold it in the middle of its imports until the returned descriptor is closed."""
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "yaml.py").write_text(BLOCKED_IMPORT)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "first"), "GATE": str(gate)}
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen(command(*arguments), cwd=REPOSITORY, stderr=log, env=environment)
+    try:
+        yield process, open_gate(gate)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_before_it_has_loaded(tmp_path: Path, number: signal.Signals) -> None:
+    """A stop that comes while modules are still being loaded ends with status 0 and not a word."""
+    with blocked_start(tmp_path, "run", f"--watch={tmp_path}") as (process, gate):
+        process.send_signal(number)
+        assert process.wait(timeout=20) == 0
+        os.close(gate)
+    assert (tmp_path / "log").read_text() == ""
+
+
+def test_stopped_while_it_waits_for_its_configuration(tmp_path: Path) -> None:
+    """A stop that comes while the configuration cannot be read yet ends with status 0 and not a word."""
+    os.mkfifo(tmp_path / "c.yml")
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen(
+            command("run", f"--config.file={tmp_path}/c.yml"), cwd=REPOSITORY, stderr=log
+        )
+    try:
+        gate = open_gate(tmp_path / "c.yml")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+        os.close(gate)
+    finally:
+        process.kill()
+        process.wait()
+    assert (tmp_path / "log").read_text() == ""
+
+
+def test_reload_before_it_has_loaded(tmp_path: Path) -> None:
+    """A reload asked for while modules are still being loaded neither ends the daemon nor gets lost."""
+    config = write_config(tmp_path / "c.yml", {"a": tmp_path})
+    arguments = (f"--config.file={config}", "--web.listen-address=127.0.0.1:0", "--log.format=json")
+    with blocked_start(tmp_path, "run", *arguments) as (process, gate):
+        process.send_signal(signal.SIGHUP)
+        os.close(gate)
+        wait_until(lambda: "configuration reloaded" in (tmp_path / "log").read_text())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+
+
+def test_other_commands_are_ended_by_a_signal(tmp_path: Path) -> None:
+    """A report that is ended by SIGTERM does not claim to have succeeded."""
+    with blocked_start(tmp_path, "report") as (process, gate):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == -signal.SIGTERM
+        os.close(gate)

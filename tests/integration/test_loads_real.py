@@ -19,7 +19,10 @@ from ckpt_exporter.sources.readers import readers_visible
 from ckpt_exporter.sources.simulated import SimulatedGpus, TrainingState
 from tests.integration.loading import Loading
 
-pytestmark = pytest.mark.skipif(not readers_visible(), reason="needs to see other users' processes")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not readers_visible(), reason="needs to see other users' processes"),
+]
 
 MIB = 1024 * 1024
 SIZE = 48 * MIB

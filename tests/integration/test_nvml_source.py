@@ -141,6 +141,7 @@ def test_readings_arrive_in_shares_and_watts(library: SimulatedNvml, watch: Any)
         pcie_bytes_per_second=300 * 1024 * 1024,
         limit_w=700.0,
         processes=0,
+        nvlink_bytes_per_second=20_000 * 1024 * 1024,
     )
 
 
@@ -281,6 +282,7 @@ def test_three_calls_per_gpu_and_tick_however_often_it_is_scraped(library: Simul
     assert library.calls("nvmlInitWithFlags") == 1
 
 
+@pytest.mark.alone
 def test_every_call_is_timed(library: SimulatedNvml, watch: Any) -> None:
     """A call of 60 ms is found in the bucket from 50 to 100 ms, and in the sum."""
     library.count = 1
@@ -292,6 +294,7 @@ def test_every_call_is_timed(library: SimulatedNvml, watch: Any) -> None:
     assert calls.sum >= 0.06
 
 
+@pytest.mark.alone
 def test_it_reads_faster_only_while_a_save_is_open(library: SimulatedNvml, watch: Any) -> None:
     """Two readings a second, five while saving, two again afterwards."""
     saving: list[bool] = []
@@ -308,6 +311,7 @@ def test_it_reads_faster_only_while_a_save_is_open(library: SimulatedNvml, watch
     assert min(watched.spacings(since)) >= 0.45
 
 
+@pytest.mark.alone
 def test_an_average_is_not_read_faster(library: SimulatedNvml, watch: Any) -> None:
     """Where all that is told is an average over a second, a save does not raise the rate."""
     for gpu in range(8):

@@ -54,6 +54,7 @@ def short_queue() -> Iterator[int]:
         file.write(before)
 
 
+@pytest.mark.alone
 def test_an_overflow_in_a_save_loses_nothing(tmp_path, short_queue: int) -> None:
     """Events are dropped in the middle of a save: one overflow is counted and a rescan finds every file."""
     calls = Pausable()
@@ -98,6 +99,7 @@ def closed(seen: Recorder) -> set[str | None]:
     return {event.path for event in seen.events() if event.event == "close_write"}
 
 
+@pytest.mark.alone
 def test_an_overflow_while_a_file_is_open_ends_with_its_close(tmp_path, short_queue: int) -> None:
     """The close of an open file is among the lost events: it is found closed at its final size."""
     calls = Pausable()

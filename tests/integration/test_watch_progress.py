@@ -141,6 +141,7 @@ def filesystem(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
         subprocess.run(["umount", "-l", str(where)], check=False, capture_output=True)
 
 
+@pytest.mark.alone
 def test_positions_are_within_three_percent_of_the_truth(filesystem: Path) -> None:
     """Appended, preallocated, sparse, mapped and direct writes: no position is off by more than 3 %."""
     writers: dict[str, PacedWriter] = {}

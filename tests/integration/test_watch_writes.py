@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.integration.watching import (
     direct_write,
     exchange,
     fallocate_keep_size,
+    fast,
     libaio_write,
     link_unnamed,
     watching,
@@ -480,3 +482,17 @@ def test_own_looks_cause_no_facts(watched: Watched) -> None:
     watched.idle()
     assert len(watched.seen.events()) == before
     assert not [hint for hint in watched.engine()._changes.hints if hint.startswith(watched.root)]
+
+
+def test_a_change_without_an_event_is_found(tmp_path: Path) -> None:
+    """A file whose time changed while no event came is found by a look at all files, and only that file."""
+    root = str(tmp_path)
+    for name in ("changed", "same"):
+        by_append(os.path.join(root, name))
+    with watching(root, settings=fast(reconcile_seconds=0.3, upkeep_share=1.0)) as watched:
+        watched.idle()
+        path = watched.path("changed")
+        os.utime(path, ns=(1, 1_700_000_000_123_456_789))  # raises none of the events that are asked for
+        opened = watched.seen.wait_kinds(path, "open", "close_write")[0]
+        assert opened.found
+        assert watched.seen.kinds(watched.path("same")) == []

@@ -45,10 +45,11 @@ class Recorder:
             self.facts.append(fact)
             self._changed.notify_all()
 
-    def wait(self, condition: Callable[[], object], seconds: float = 10.0) -> Any:
+    def wait(self, condition: Callable[[], object], seconds: float = 20.0) -> Any:
         """Return the condition's value once it is true; fail after ``seconds``."""
         deadline = time.monotonic() + seconds
         while True:
+            begin = time.monotonic()
             value = condition()
             if value:
                 return value
@@ -56,6 +57,8 @@ class Recorder:
             if left <= 0:
                 shown = "\n".join(map(str, self.facts[-8:]))
                 raise AssertionError(f"not seen within {seconds} s; last facts:\n{shown}")
+            # A look through thousands of facts, repeated at each of them, would starve what makes them.
+            time.sleep(min(left, 2.0 * (time.monotonic() - begin)))
             with self._changed:
                 self._changed.wait(min(left, 0.05))
 
@@ -73,7 +76,7 @@ class Recorder:
     def kinds(self, path: str | None = None) -> list[str]:
         return [event.event for event in self.events(path)]
 
-    def wait_kinds(self, path: str, *kinds: str, seconds: float = 10.0) -> list[FileEvent]:
+    def wait_kinds(self, path: str, *kinds: str, seconds: float = 20.0) -> list[FileEvent]:
         """Wait until exactly these kinds were seen of ``path``; return the events."""
         self.wait(lambda: self.kinds(path) == list(kinds), seconds)
         return self.events(path)
@@ -108,7 +111,7 @@ class Watched:
             root = engine.find(self.root) if hasattr(engine, "find") else None
             return root is None or bool(root.armed)
 
-        self.seen.wait(quiet)
+        self.seen.wait(quiet, 40.0)
 
 
 @contextmanager

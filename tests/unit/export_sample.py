@@ -9,8 +9,10 @@ from ckpt_exporter.model import (
     Bubble,
     ConfigStatus,
     DirectorySnapshot,
+    ElsewhereStatus,
     GpuBackendStatus,
     GpuInfo,
+    GpuRun,
     GpuStatus,
     Histogram,
     HistoryStatus,
@@ -221,6 +223,9 @@ def _hostile() -> DirectorySnapshot:
         last_bubble=Bubble(HOSTILE_NAME, MOVED_SAVE.path, 600.0, skipped="no_gpu"),
         retained_checkpoints=1,
         retained_bytes=5_000_000,
+        remote_saves={"complete": 2, "incomplete": 0, "aborted": 1},
+        last_remote_save=replace(MOVED_SAVE, end=700.0, elsewhere=True),
+        server_clock_offset_seconds=-2.5,
     )
 
 
@@ -252,6 +257,7 @@ def sample_snapshot() -> Snapshot:
                 HOSTILE_NAME, "poll", up=True, watched_directories=3, limit_reached=True, coverage=0.25
             ),
         ),
+        elsewhere=(ElsewhereStatus(HOSTILE_NAME, up=True, calls=321),),
         counters=WatchCounters(
             overflows=1,
             dropped=2,
@@ -260,11 +266,20 @@ def sample_snapshot() -> Snapshot:
         ),
         config=ConfigStatus(successful=False, success_unix=1764466800.0),
         web=WebStatus(
-            {"busy": 0, "crowded": 1, "rate_limited": 0, "slow": 2, "tls": 3, "unauthorized": 4},
+            {
+                "busy": 0,
+                "crowded": 1,
+                "misdirected": 0,
+                "rate_limited": 0,
+                "slow": 2,
+                "tls": 3,
+                "unauthorized": 4,
+            },
             ConfigStatus(successful=True, success_unix=1764466900.0),
         ),
         gpu_backend=GPU_BACKEND,
         gpus=GPUS,
+        gpu_runs={0: GpuRun("llama-7b", "slurm", "8812"), 1: GpuRun("llama-7b", "slurm", "8812")},
         sources_healthy={"inotify": True, "storage": False},
         history=HistoryStatus(up=False, errors={"damaged": 1, "full": 2}, dropped=3, size_bytes=40_960),
     )

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ckpt_exporter.analysis.bench import PREFIX
 from ckpt_exporter.analysis.bench_cache import dirty_limit_bytes
 from ckpt_exporter.analysis.bench_document import bench_data, bench_document
+from ckpt_exporter.analysis.bench_place import PREFIX
 from ckpt_exporter.analysis.bench_result import BenchResult, Repetition, WriterResult, read_bench_result
 from ckpt_exporter.analysis.bench_shape import (
     ShapeFile,
@@ -191,7 +191,7 @@ class TestCommand:
             ("{tmp} --like={tmp} --bytes=3GB", "leave"),
             ("{tmp} --layout=dcp", "need --bytes"),
             ("{tmp} --bytes=3GB --scale=2", "leave --scale out"),
-            ("{tmp} --cache=warm", "as-is, cold, full"),
+            ("{tmp} --cache=hot", "as-is, cold, full"),
             ("{tmp} --bytes=3GB --writers=1.5", "whole number"),
             ("{tmp} --bytes=1MB --output=/nowhere/x.json", "cannot be written"),
             ("", "DIR"),

@@ -69,6 +69,36 @@ def test_gpus_of_no_run_are_not_observed() -> None:
     assert [status.observed_seconds for status in outcome.statuses()] == [0.0, 0.0]
 
 
+def counted_late(first: int | None, until: float, work_from: float, then: int = 1, **level: float) -> float:
+    """Play 60 s in which a GPU works from a moment on, and its processes are first told at ``until``."""
+    detector = BubbleDetector()
+    busy = {"util": 0.92, "mem_util": 0.6, "power_w": 549.0, **level}
+    for i in range(121):
+        t = 100.0 + i / 2
+        shown = busy if t >= work_from else {"util": 0.0, "mem_util": 0.0, "power_w": 70.0}
+        detector.feed(GpuSample(t, 0, "GPU-0", processes=then if t >= until else first, **shown))
+    return detector.statuses(160.0)[0].observed_seconds
+
+
+def test_the_first_seconds_of_a_run_count_once_it_is_known_that_there_is_one() -> None:
+    """A GPU that works from the first reading on, its process told 9.5 s later, was a run's all the 60 s."""
+    assert counted_late(None, until=109.5, work_from=100.0) == pytest.approx(60.0, abs=0.01)
+
+
+@pytest.mark.parametrize("first", [None, 0])
+def test_a_run_that_begins_between_two_looks_for_processes(first: int | None) -> None:
+    """Work from 120 s on, the process told at 129.5 s: of 60 s up to 160 s, 40 s are the run's."""
+    assert counted_late(first, until=129.5, work_from=120.0) == pytest.approx(40.0, abs=0.6)
+
+
+def test_what_nobody_did_is_nobodys() -> None:
+    """Idling with no process told, utilisation stuck at 100 %, and work of which none is told, are no run."""
+    assert counted_late(None, until=130.0, work_from=130.0) == pytest.approx(30.0, abs=0.6)
+    latched = counted_late(0, until=130.0, work_from=100.0, util=1.0, mem_util=0.0)
+    assert latched == pytest.approx(30.0, abs=0.6)
+    assert counted_late(None, until=109.5, work_from=100.0, then=0) == 0.0
+
+
 def test_without_any_knowledge_of_processes_work_makes_a_gpu_observed() -> None:
     """With neither processes nor writers known, GPUs count from their first seen work on, stops included."""
     profile = two(stop(150.0, 170.0), processes=False, writers=(), saves=(save(150.0, 170.0),))

@@ -114,6 +114,29 @@ def test_asynchronous_save(gpm: bool) -> None:
         assert drag == pytest.approx(3.0, abs=0.6)
 
 
+@pytest.mark.parametrize(("start", "end"), [(152.5, 162.5), (150.0, 160.0), (155.0, 165.0), (156.0, 159.0)])
+@pytest.mark.parametrize("gpm", [False, True])
+def test_drag_before_the_first_byte_and_after_the_last_counts(start: float, end: float, gpm: bool) -> None:
+    """Work at 60 % from 150 s to 165 s costs 0.4 x 15 s = 6 s of drag, whichever part of it bytes flow.
+
+    By the counters it is 6.36 s: half the weight is on tensor cores and 0.3 on memory, of which 0.4 is lost,
+    0.2 on SMs above what spinning takes, of which (0.8 - 0.488) / (0.8 - 0.2) = 0.52 is lost: 0.424 x 15 s.
+    """
+    stops = (Stop(ALL, 150.0, 165.0, "slow", 0.4),)
+    bubble = play(Profile("drag", 400, stops=stops, saves=(save(start, end),), writers=JOB, gpm=gpm)).bubble
+    assert (bubble.skipped, bubble.seconds) == (None, pytest.approx(0.0, abs=0.01))
+    for drag in bubble.drag_gpu_seconds.values():
+        assert drag == pytest.approx(6.36 if gpm else 6.0, abs=0.3)
+
+
+def test_drag_that_does_not_end_is_the_files_time() -> None:
+    """Where work stays at 60 % for good, a save of 10 s pays for its 10 s alone: 4 s."""
+    stops = (Stop(ALL, 150.0, 400.0, "slow", 0.4),)
+    bubble = play(Profile("drag", 400, stops=stops, saves=(save(150.0, 160.0),), writers=JOB)).bubble
+    for drag in bubble.drag_gpu_seconds.values():
+        assert drag == pytest.approx(4.0, abs=0.3)
+
+
 def test_asynchronous_save_that_slows_nothing() -> None:
     """An asynchronous save that GPUs do not notice costs 0, not its duration."""
     bubble = play(Profile("e", 400, saves=(save(150.5, 210.5),), writers=JOB)).bubble

@@ -96,7 +96,7 @@ def test_what_came_from_the_cache_is_left_out() -> None:
     assert found.duration == compared(NFS, FABRIC).duration
     assert (found.baseline.cached, found.baseline.unknown) == (2, 1)
     (warning,) = found.warnings
-    assert warning.startswith("Of 15 loads of the baseline 3 are left out, since they do not tell how fast")
+    assert warning.startswith("Left out of 15 loads of the baseline: 3, since that does not tell how fast")
     assert "2 came to 10 % or more from the page cache and of 1 it is not known" in warning
     warm = compared(quick, quick)
     assert warm.duration.baseline is None

@@ -332,16 +332,26 @@ gpu: {sample_hz: no, backend: cuda}
         assert len(problem) < 140
 
     def test_aliases_of_aliases_are_shortened(self) -> None:
-        """A value of nine levels of ten aliases each is shown without being written out."""
-        levels = "".join(f"  - &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 10))
+        """A value of four levels of ten aliases each is shown without being written out."""
+        levels = "".join(f"  - &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 5))
         found = problems("directories:\n  - &l0 [x]\n" + levels)
 
-        assert len(found) == 10
+        assert len(found) == 5
         assert all(len(problem) < 140 for problem in found)
 
-    def test_value_that_contains_itself(self) -> None:
-        """A list that contains itself is a mistake like any other."""
-        assert problems("&a [*a]")[0].startswith("c.yml: must be keys and values at the top level (got [[")
+    @pytest.mark.parametrize(
+        "text", ["&a [*a]", "&a {b: *a" + ", <<: *a" * 500 + "}", "&a {<<: [{b: [*a]}]}"]
+    )
+    def test_value_that_contains_itself(self, text: str) -> None:
+        """What contains itself is a mistake like any other, also where merging it would never end."""
+        assert problems(text) == ["c.yml: line 1, column 1: this stands for what it is part of"]
+
+    @pytest.mark.parametrize("level", ["[{}]", "{{<<: [{}]}}", "{{x: {{y: [{}]}}}}"])
+    def test_aliases_that_stand_for_billions(self, level: str) -> None:
+        """Nine levels of ten aliases each are refused before anything is made of them."""
+        levels = (f"l{n}: &l{n} {level.format(', '.join([f'*l{n - 1}'] * 10))}\n" for n in range(1, 10))
+        (found,) = problems("l0: &l0 {x: 1}\n" + "".join(levels))
+        assert found == "c.yml: line 1, column 1: aliases stand for more than 100000 values"
 
     def test_missing_file(self) -> None:
         """A file that does not exist is named."""
@@ -689,7 +699,7 @@ class TestSample:
         assert len(rows) == 2 + len(keys(()))
         assert rows[2].startswith("| `directories[].name` | text | required |  | ")
         assert "Layouts: deepspeed, torch_save." in rows[4]
-        assert rows[16].startswith(
+        assert rows[19].startswith(
             '| `web.listen_address` | address | `":10047"` | `--web.listen-address` | '
         )
         assert {row.count(" | ") for row in rows[2:]} == {4}

@@ -91,3 +91,17 @@ def test_of_a_node_that_only_loads() -> None:
     parts = report_data(measured, Scope())["gpu_time"]["parts"]
 
     assert (parts["checkpoint_save"]["gpu_seconds"], parts["at_work"]["gpu_seconds"]) == (0.0, 3564.0)
+
+
+def test_confidence_by_seconds() -> None:
+    """Stalls of 9 s with high and 3 s with low confidence are 75 % and 25 %; one with none is in neither."""
+    stalls = tuple(
+        replace(STALL, cause="data_loading", seconds=seconds, confidence=confidence)
+        for seconds, confidence in ((9.0, "high"), (3.0, "low"), (100.0, None))
+    )
+    found = report_data(replace(case(), stalls=stalls), Scope())["gpu_time"]
+
+    assert found["parts"]["data_loading"]["confidence"] == {"high": 0.75, "medium": 0.0, "low": 0.25}
+    assert found["parts"]["communication"]["confidence"] is None
+    page = " ".join(render(report(replace(case(), stalls=stalls), Scope()), "markdown").split())
+    assert "| data loading | 0.800 | 1.00 % | high 75 %, low 25 % |" in page

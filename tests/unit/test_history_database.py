@@ -89,7 +89,7 @@ class TestRows:
     def test_loads_and_stalls_come_back(self, path: Path) -> None:
         """Loads and stalls come back as they were, whatever they hold and whatever they lack."""
         bare = LoadRecord("n2", "vision", "/v", "generic", MIDNIGHT + 1.0, MIDNIGHT + 2.0, 1.0, 5, 1)
-        nameless = replace(STALL, uuid=None, cause="other", end_unix=STALL.end_unix + 1)
+        nameless = replace(STALL, uuid=None, cause="other", confidence="low", end_unix=STALL.end_unix + 1)
         found = kept(with_events(path, LOAD, nameless, bare, STALL))
 
         assert found.loads == (bare, LOAD)

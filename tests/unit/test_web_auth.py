@@ -11,9 +11,10 @@ import pytest
 
 from ckpt_exporter.config.web_file import RateLimit
 from ckpt_exporter.web.auth import HashTurns, Passwords
+from ckpt_exporter.web.connections import Limits
 from ckpt_exporter.web.security import TokenBucket
 from tests.unit.web_certificates import PASSWORD, hashed, put_config
-from tests.unit.web_site import Site, serving, wait_for
+from tests.unit.web_site import Site, read_all, serving, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -246,6 +247,35 @@ def test_a_known_scrape_is_not_held_up_by_guessing(site: Site) -> None:
     assert response.getheader("Retry-After") == "1"
     assert site.server.rejected["rate_limited"] == 1
     assert site.get("/metrics", authorization=good)[0].status == 200
+
+
+def test_a_crowd_that_guesses_takes_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two places, one of them held by a hash, thirty guessers get 429 in no thread, a scrape 200."""
+    entered, release = threading.Event(), threading.Event()
+    good = basic("alice", PASSWORD)
+    with serving(
+        limits=Limits(requests=2), config_file=put_config(tmp_path, users={"alice": hashed()})
+    ) as site:
+        assert site.get("/metrics", authorization=good)[0].status == 200
+
+        def slow(_password: bytes, _stored: bytes) -> bool:
+            entered.set()
+            return not release.wait(20)
+
+        passwords = site.server._security.current.passwords
+        monkeypatch.setattr(passwords, "_check_hash", slow)
+        crowd = [site.connect() for _ in range(31)]
+        for number, client in enumerate(crowd):
+            guess = basic("alice", f"guess{number}")
+            client.sendall(f"GET /metrics HTTP/1.0\r\nauthorization: {guess}\r\n\r\n".encode())
+        assert entered.wait(20)
+        assert site.get("/metrics", authorization=good)[0].status == 200
+        wait_for(lambda: site.server.rejected["rate_limited"] == 30)
+        assert len([thread for thread in threading.enumerate() if thread.name == "web-request"]) == 1
+        release.set()
+        answers = sorted(read_all(client)[:12] for client in crowd)
+        assert answers == [b"HTTP/1.1 401"] + [b"HTTP/1.1 429"] * 30
+        assert site.server.rejected["busy"] == 0
 
 
 def test_rate_limit(tmp_path: Path) -> None:

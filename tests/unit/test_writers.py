@@ -43,6 +43,7 @@ class FakeProc:
         session: int | None = None,
         terminal: int = 0,
         state: str = "S",
+        flags: int = 0x400000,
         started: int = 500,
         cgroup: str = "0::/\n",
         environment: dict[str, str] | None = None,
@@ -52,8 +53,9 @@ class FakeProc:
         home = self.base / str(pid)
         (home / "fd").mkdir(parents=True, exist_ok=True)
         (home / "fdinfo").mkdir(exist_ok=True)
-        # Fields 4.. of the file: ppid pgrp session tty_nr, then 14 more up to field 21, then starttime.
-        numbers = [parent, pid, session if session is not None else pid, terminal, *[0] * 14, started, 0, 0]
+        # Fields 4.. of the file: ppid pgrp session tty_nr tpgid flags, 12 more up to field 21, starttime.
+        session = session if session is not None else pid
+        numbers = [parent, pid, session, terminal, 0, flags, *[0] * 12, started, 0, 0]
         text = f"{pid} ({command}) {state} " + " ".join(str(number) for number in numbers)
         (home / "stat").write_text(text + "\n")
         (home / "cgroup").write_text(cgroup)
@@ -546,9 +548,9 @@ def test_mapped_writer_without_counted_io_is_found_after_fruitless_scans(proc: F
     assert [answer.pids if answer else None for answer in answers] == [None, (40,)]
 
 
-@pytest.mark.parametrize("end", ["gone", "zombie", "reused"])
+@pytest.mark.parametrize("end", ["gone", "zombie", "exiting", "reused"])
 def test_ended_writer_is_noticed_between_scans(proc: FakeProc, shard: Path, end: str) -> None:
-    """A killed writer is reported at the next call: gone, not yet reaped, or its pid already another's."""
+    """A killed writer is reported at the next call: gone, not yet reaped, dying, or its pid another's."""
     proc.process(40, started=500, io=(KIB * KIB, 0))
     proc.descriptor(40, 5, shard)
     scan = WriterScan("a", clock=Clock(), proc=str(proc))
@@ -559,7 +561,9 @@ def test_ended_writer_is_noticed_between_scans(proc: FakeProc, shard: Path, end:
     if end == "gone":
         (proc.base / "40").rename(proc.base / "gone")
     else:
-        proc.process(40, started=501 if end == "reused" else 500, state="Z" if end == "zombie" else "S")
+        flags = 0x400004 if end == "exiting" else 0x400000  # PF_EXITING beside PF_RANDOMIZE
+        state, started = "Z" if end == "zombie" else "D", 501 if end == "reused" else 500
+        proc.process(40, started=started, state=state, flags=flags)
     ended = scan.scan(1000.1, files)
     assert ended is not None
     assert (ended.alive, ended.pids, ended.run) == (False, (40,), first.run)

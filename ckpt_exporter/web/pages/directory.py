@@ -375,6 +375,8 @@ def _watch_rows(watch: WatchStatus | None) -> _Rows:
         ("Directories watched", count_text(watch.watched_directories)),
         ("Covered by inotify", ratio_text(watch.coverage)),
     ]
+    if watch.truncated:
+        rows.append(("Limit", badge("bad", "too many directories, the others are not followed")))
     if watch.limit_reached:
         rows.append(("Limit", badge("warn", "inotify watch limit reached")))
     return rows

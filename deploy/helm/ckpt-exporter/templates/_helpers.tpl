@@ -46,6 +46,59 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ .Values.volumes.kubeletDirectory }}/pods/*/volumes/kubernetes.io~csi/*/mount{{ with .Values.volumes.path }}/{{ trimAll "/" . }}{{ end }}
 {{- end }}
 
+{{- /* Nodes with the vendor's devices: any one of these labels. */ -}}
+{{- define "ckpt-exporter.gpuNodes" -}}
+{{- $labels := dict
+  "nvidia" (list "nvidia.com/gpu.present" "feature.node.kubernetes.io/pci-10de.present")
+  "ascend" (list "feature.node.kubernetes.io/pci-1200_19e5.present")
+  "amd" (list "feature.node.kubernetes.io/amd-gpu" "feature.node.kubernetes.io/pci-1200_1002.present" "feature.node.kubernetes.io/pci-0380_1002.present") }}
+{{- $exist := dict "nvidia" (list "cloud.google.com/gke-accelerator") "ascend" (list "accelerator-type") "amd" (list) }}
+{{- $vendor := .Values.gpu.vendor }}
+{{- if ne $vendor "none" }}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      {{- range get $labels $vendor }}
+      - matchExpressions:
+          - {key: {{ . }}, operator: In, values: ["true"]}
+      {{- end }}
+      {{- range get $exist $vendor }}
+      - matchExpressions:
+          - {key: {{ . }}, operator: Exists}
+      {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Who is asked: the configuration's own word, else the value, else what suits the vendor. */ -}}
+{{- define "ckpt-exporter.gpuBackend" -}}
+{{- $suits := ternary "prometheus" "auto" (has .Values.gpu.vendor (list "ascend" "amd")) }}
+{{- dig "gpu" "backend" (default $suits .Values.gpu.backend) .Values.config }}
+{{- end }}
+
+{{- define "ckpt-exporter.gpuPort" -}}
+{{- $url := .Values.gpu.url }}
+{{- if $url }}
+{{- regexFind ":[0-9]+" (regexFind "//[^/]*" $url) | trimPrefix ":" | default "80" }}
+{{- else }}
+{{- int (default (get (dict "ascend" 8082 "amd" 5000 "nvidia" 9400 "none" 9400) .Values.gpu.vendor) .Values.gpu.exporter.port) }}
+{{- end }}
+{{- end }}
+
+{{- define "ckpt-exporter.gpu" -}}
+{{- $backend := include "ckpt-exporter.gpuBackend" . }}
+backend: {{ $backend }}
+{{- if eq $backend "prometheus" }}
+{{- with .Values.gpu.url }}
+url: {{ . }}
+{{- else }}
+{{- if and (not .Values.gpu.exporter.selector) (not (dig "gpu" "url" "" .Values.config)) }}
+{{- fail (printf "gpu.vendor %s asks the vendor's exporter on the node: set gpu.exporter.namespace and gpu.exporter.selector, or gpu.url, or gpu.backend=none" .Values.gpu.vendor) }}
+{{- end }}
+url: http://{{ include "ckpt-exporter.fullname" . }}-gpu.{{ .Values.gpu.exporter.namespace | default .Release.Namespace }}.svc:{{ include "ckpt-exporter.gpuPort" . }}/metrics
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* The configuration file. */ -}}
 {{- define "ckpt-exporter.config" -}}
 {{- if and .Values.volumes.enabled (not .Values.readAll) }}
@@ -57,7 +110,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- $own := dict "web" (dict "listen_address" (printf ":%d" (int .Values.port))) }}
 {{- if $directories }}{{ $_ := set $own "directories" $directories }}{{ end }}
-{{- $config := mergeOverwrite (deepCopy .Values.config) $own }}
+{{- $gpu := dict "gpu" (include "ckpt-exporter.gpu" . | fromYaml) }}
+{{- $config := mergeOverwrite $gpu (deepCopy .Values.config) $own }}
 {{- if not (or $directories (dig "include" "directory" "" $config)) }}
 {{- fail "nothing to watch: set directories (or volumes.enabled, or config.include.directory)" }}
 {{- end }}
