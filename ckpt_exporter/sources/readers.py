@@ -22,9 +22,8 @@ from ckpt_exporter.sources.runs import identify_run
 
 # So few that looking at all their descriptors costs no more than finding out which of them read.
 FEW_PROCESSES = 64
-# Two readings of the counters so far apart tell who reads; growth since older ones tells nothing.
-APART_SECONDS = 0.01
-STALE_SECONDS = 1.0
+# Growth of the counters since older readings tells nothing of who reads now.
+STALE_SECONDS = 10.0
 GROWTH_BYTES = 64 * 1024
 GROWTH_FAULTS = 16
 # Searching for readers may take this share of the time (of one processor).
@@ -102,12 +101,10 @@ class ReaderSearch:
         proc: str = "/proc",
         *,
         cost_clock: Callable[[], float] = time.thread_time,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._clock = clock
         self._proc = proc
         self._cost_clock = cost_clock
-        self._sleep = sleep
         self._counters: dict[int, tuple[int, int, int]] = {}
         self._counted_at = float("-inf")
         self._kernel: set[int] = set()
@@ -118,6 +115,8 @@ class ReaderSearch:
         self._maps: dict[int, tuple[int | None, _Mapped]] = {}
         self._idle = True
         self._first_at = float("-inf")
+        self._owed_seconds = 0.0
+        self._counting = False
         self.look_cost_seconds = 0.0  # of the last look at the known readers, without searching for others
         self.held: dict[int, dict[str, int]] = {}  # pid -> path -> size at the last look
 
@@ -143,11 +142,15 @@ class ReaderSearch:
             began, self._idle = self._cost_clock(), False
             for pid in sorted(self._holders(wanted) if first else self._candidates() - known):
                 readings += self._look_at(pid, files, wanted)
-            self._fruitless = 0 if self.held or first else self._fruitless + 1
-            pause_seconds = (self._cost_clock() - began) / SEARCH_SHARE
+            self._fruitless = 0 if self.held or first or self._counting else self._fruitless + 1
+            self._owed_seconds += (self._cost_clock() - began) / SEARCH_SHARE
+            # What was only counted is compared soon after; every search pays for what came before it.
+            pause_seconds = SECOND_SEARCH_SECONDS
             if first:
-                # Who was not met is looked for soon after; a first search waits for its share of the time.
-                self._first_at, pause_seconds = self._clock() + pause_seconds, SECOND_SEARCH_SECONDS
+                self._first_at = self._clock() + self._owed_seconds
+                self._owed_seconds = 0.0
+            elif not self._counting:
+                pause_seconds, self._owed_seconds = self._owed_seconds, 0.0
             self._search_at = self._clock() + pause_seconds
         return readings
 
@@ -182,16 +185,20 @@ class ReaderSearch:
         self._commands.clear()
 
     def _candidates(self) -> set[int]:
-        """Return the processes that may be readers: all if there are few, or those that read just now."""
+        """Return the processes that may be readers: all if there are few, or those that read lately.
+
+        None where there was nothing to compare with: then they are ``_counting``.
+        """
+        self._counting = False
         pids = self._processes()
         if len(pids) <= FEW_PROCESSES or self._fruitless >= FRUITLESS_SEARCHES:
             self._fruitless = 0
             return pids
-        if self._clock() - self._counted_at > STALE_SECONDS:
-            self._counters = self._activity(pids)
-            self._sleep(APART_SECONDS)
         before, self._counters = self._counters, self._activity(pids)
+        self._counting = self._clock() - self._counted_at > STALE_SECONDS
         self._counted_at = self._clock()
+        if self._counting:
+            return set()
         return {pid for pid, now in self._counters.items() if _reads(now, before.get(pid, (0, 0, 0)))}
 
     def _processes(self) -> set[int]:

@@ -71,7 +71,7 @@ def wanted(path: Path) -> dict[str, tuple[tuple[int, int], int]]:
 
 
 def searching(proc: ReadingProc, clock: Clock) -> ReaderSearch:
-    return ReaderSearch(clock, str(proc), cost_clock=clock.cost_clock, sleep=lambda _: None)
+    return ReaderSearch(clock, str(proc), cost_clock=clock.cost_clock)
 
 
 def reader(proc: ReadingProc, pid: int, path: Path, *, pos: int = 0, flags: str = "0100000") -> None:
