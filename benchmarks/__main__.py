@@ -13,6 +13,7 @@ from benchmarks import (
     bubble_error,
     detection_error,
     idle,
+    loads,
     sampler,
     save_cost,
     scrape,
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[bool], Outcome]] = {
     "detection_error": detection_error.measure,
     "bubble_error": bubble_error.measure,
     "sampler": sampler.measure,
+    "loads": loads.measure,
 }
 RESULTS = os.path.join(os.path.dirname(__file__), "RESULTS.md")
 

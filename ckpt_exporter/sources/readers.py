@@ -22,9 +22,8 @@ from ckpt_exporter.sources.runs import identify_run
 
 # So few that looking at all their descriptors costs no more than finding out which of them read.
 FEW_PROCESSES = 64
-# Two readings of the counters so far apart tell who reads; growth since older ones tells nothing.
-APART_SECONDS = 0.01
-STALE_SECONDS = 1.0
+# Growth of the counters since older readings tells nothing of who reads now.
+STALE_SECONDS = 10.0
 GROWTH_BYTES = 64 * 1024
 GROWTH_FAULTS = 16
 # Searching for readers may take this share of the time (of one processor).
@@ -32,6 +31,7 @@ SEARCH_SHARE = 0.05
 # The first search after a file was opened looks at the descriptors of one process after the other, the newest
 # first, for so long (of processor time): a short load is over before counters could be compared.
 FIRST_SEARCH_SECONDS = 0.05
+SECOND_SEARCH_SECONDS = 0.05
 # After so many searches without one, every process is looked at: who reads a mapped file from the page cache
 # has no I/O counted.
 FRUITLESS_SEARCHES = 2
@@ -101,12 +101,10 @@ class ReaderSearch:
         proc: str = "/proc",
         *,
         cost_clock: Callable[[], float] = time.thread_time,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._clock = clock
         self._proc = proc
         self._cost_clock = cost_clock
-        self._sleep = sleep
         self._counters: dict[int, tuple[int, int, int]] = {}
         self._counted_at = float("-inf")
         self._kernel: set[int] = set()
@@ -116,6 +114,9 @@ class ReaderSearch:
         self._pages: dict[int, _Pages] = {}
         self._maps: dict[int, tuple[int | None, _Mapped]] = {}
         self._idle = True
+        self._first_at = float("-inf")
+        self._owed_seconds = 0.0
+        self._counting = False
         self.look_cost_seconds = 0.0  # of the last look at the known readers, without searching for others
         self.held: dict[int, dict[str, int]] = {}  # pid -> path -> size at the last look
 
@@ -136,27 +137,37 @@ class ReaderSearch:
         known = set(self.held)
         readings = [reading for pid in sorted(known) for reading in self._look_at(pid, files, wanted)]
         self.look_cost_seconds = self._cost_clock() - began
-        if search and files and self._clock() >= self._search_at:
-            began = self._cost_clock()
-            first, self._idle = self._idle and not known, False
-            found = self._holders(wanted) if first else set()
-            for pid in sorted(found or self._candidates() - known):
+        first = self._idle and not known and self._clock() >= self._first_at
+        if search and files and (first or self._clock() >= self._search_at):
+            began, self._idle = self._cost_clock(), False
+            for pid in sorted(self._holders(wanted) if first else self._candidates() - known):
                 readings += self._look_at(pid, files, wanted)
-            self._fruitless = 0 if self.held else self._fruitless + 1
-            # A reader that was found may be one of many: the others are looked for at once.
-            cost_seconds = self._cost_clock() - began
-            self._search_at = self._clock() + (0.0 if found else cost_seconds / SEARCH_SHARE)
+            self._fruitless = 0 if self.held or first or self._counting else self._fruitless + 1
+            self._owed_seconds += (self._cost_clock() - began) / SEARCH_SHARE
+            # What was only counted is compared soon after; every search pays for what came before it.
+            pause_seconds = SECOND_SEARCH_SECONDS
+            if first:
+                self._first_at = self._clock() + self._owed_seconds
+                self._owed_seconds = 0.0
+            elif not self._counting:
+                pause_seconds, self._owed_seconds = self._owed_seconds, 0.0
+            self._search_at = self._clock() + pause_seconds
         return readings
 
     def _holders(self, wanted: _Wanted) -> set[int]:
-        """Return the processes that hold one of the files open, as many as are met in time."""
+        """Return the processes that hold one of the files open, as many as are met in time; all if few."""
         until = self._cost_clock() + FIRST_SEARCH_SECONDS
         found: set[int] = set()
-        for pid in sorted(self._processes(), reverse=True):
+        pids = self._processes()
+        if len(pids) <= FEW_PROCESSES:
+            return pids
+        for pid in sorted(pids, reverse=True):
             if self._cost_clock() > until:
                 break
             if self._open_by(pid, wanted):
                 found.add(pid)
+        # What has grown at the second search tells who reads.
+        self._counters, self._counted_at = self._activity(pids), self._clock()
         return found
 
     def forget(self, path: str) -> None:
@@ -174,16 +185,20 @@ class ReaderSearch:
         self._commands.clear()
 
     def _candidates(self) -> set[int]:
-        """Return the processes that may be readers: all if there are few, or those that read just now."""
+        """Return the processes that may be readers: all if there are few, or those that read lately.
+
+        None where there was nothing to compare with: then they are ``_counting``.
+        """
+        self._counting = False
         pids = self._processes()
         if len(pids) <= FEW_PROCESSES or self._fruitless >= FRUITLESS_SEARCHES:
             self._fruitless = 0
             return pids
-        if self._clock() - self._counted_at > STALE_SECONDS:
-            self._counters = self._activity(pids)
-            self._sleep(APART_SECONDS)
         before, self._counters = self._counters, self._activity(pids)
+        self._counting = self._clock() - self._counted_at > STALE_SECONDS
         self._counted_at = self._clock()
+        if self._counting:
+            return set()
         return {pid for pid, now in self._counters.items() if _reads(now, before.get(pid, (0, 0, 0)))}
 
     def _processes(self) -> set[int]:

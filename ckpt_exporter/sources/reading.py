@@ -26,6 +26,8 @@ LOOK_SHARE = 0.05
 UNHELD_SECONDS = 1.0
 # A mapping may stay for as long as a model is served: without news for so long it is left alone.
 SILENT_SECONDS = 30.0
+# A file that was closed, and is opened again after so long, is read anew.
+AGAIN_SECONDS = 0.5
 OWN_EVENTS_SECONDS = 1.0
 # A look at the page cache later than this shows too much of what the reader itself has brought in by then;
 # where reads from the storage are counted, that can be worked out for longer.
@@ -95,6 +97,9 @@ class DirectoryReaders:
         """Take in an open or close by another program."""
         with self._lock:
             file = self._files.get(event.path)
+            if file is not None and event.event == "open" and _read_before(file, event.t):
+                del self._files[event.path]  # another load of it, whose readers and cache are looked at anew
+                file = None
             if file is not None:
                 file.last = max(file.last, event.t)
                 file.closed = event.event == "close"
@@ -210,6 +215,10 @@ class DirectoryReaders:
         """End the thread; it is not waited for, since it may hang on a dead mount."""
         self._stopping.set()
         self._due.set()
+
+
+def _read_before(file: _Followed, t: float) -> bool:
+    return file.closed and t - file.last > AGAIN_SECONDS
 
 
 class ReadersSource:

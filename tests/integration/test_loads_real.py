@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from ckpt_exporter.model import ReadEvent
+from ckpt_exporter.app import Exporter
+from ckpt_exporter.config.schema import Config, HistorySettings, WebSettings
+from ckpt_exporter.history.reading import read_history
+from ckpt_exporter.model import DetectSettings, DirectorySettings, Fact, ReadEvent
 from ckpt_exporter.sources.readers import readers_visible
+from ckpt_exporter.sources.simulated import SimulatedGpus, TrainingState
 from tests.integration.loading import Loading
 
 pytestmark = [
@@ -127,6 +133,55 @@ def test_listing_a_tree_costs_no_more_than_before(loading: Loading) -> None:
     marker.write_bytes(b"x")
     loading.wait(lambda: any(getattr(fact, "path", "") == str(marker) for fact in loading.facts))
     assert not [fact for fact in loading.facts if isinstance(fact, ReadEvent)]
+
+
+def test_a_cold_start_ends_with_the_first_work_of_the_gpu(tmp_path: Path) -> None:
+    """The whole exporter: a process loads, its GPU is idle for a while, then works."""
+    file = tmp_path / "watched" / "checkpoint-7" / "model.safetensors"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(os.urandom(SIZE))
+    state: list[TrainingState] = ["loading"]
+    pids: list[int] = []
+
+    def gpus(emit: Callable[[Fact], None], _saving: Callable[[], bool]) -> SimulatedGpus:
+        return SimulatedGpus(emit, count=1, state=lambda: state[0], sample_hz=10, pids=lambda: tuple(pids))
+
+    config = Config(
+        (DirectorySettings("d", str(tmp_path / "watched")),), DetectSettings(quiet_seconds=1.0),
+        web=WebSettings("127.0.0.1:0"), history=HistorySettings(path=str(tmp_path / "history.db")),
+    )  # fmt: skip
+    exporter = Exporter(config, gpus=("simulated", gpus))
+    exporter.start()
+    deadline = time.monotonic() + 15.0
+    while not all(watch.up for watch in exporter.snapshot().watches):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    reader = subprocess.Popen(
+        [sys.executable, "-c", _program("read"), str(file)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        pids.append(reader.pid)
+        assert reader.stdout is not None
+        begun, done = map(float, reader.stdout.readline().split())
+        while time.monotonic() < done + 2.5:
+            exporter.tick()
+            time.sleep(0.05)
+        (before,) = exporter.snapshot().directories
+        state[0], worked = "training", time.monotonic()
+        deadline = worked + 15.0
+        while (last := exporter.snapshot().directories[0].last_load) is None or last.first_gpu_work is None:
+            assert time.monotonic() < deadline, last
+            exporter.tick()
+            time.sleep(0.05)
+    finally:
+        reader.communicate()
+        exporter.stop()
+    assert before.last_load is not None
+    assert before.last_load.cold_start_seconds is None
+    assert last.cold_start_seconds == pytest.approx(worked - begun, abs=0.1 + TOLERANCE_SECONDS)
+    (kept,) = read_history(str(tmp_path / "history.db")).loads
+    assert kept.cold_start_seconds == pytest.approx(last.cold_start_seconds)
 
 
 def test_a_save_during_a_load_stays_exact(loading: Loading) -> None:

@@ -71,7 +71,7 @@ def wanted(path: Path) -> dict[str, tuple[tuple[int, int], int]]:
 
 
 def searching(proc: ReadingProc, clock: Clock) -> ReaderSearch:
-    return ReaderSearch(clock, str(proc), cost_clock=clock.cost_clock, sleep=lambda _: None)
+    return ReaderSearch(clock, str(proc), cost_clock=clock.cost_clock)
 
 
 def reader(proc: ReadingProc, pid: int, path: Path, *, pos: int = 0, flags: str = "0100000") -> None:
@@ -174,16 +174,16 @@ def test_a_short_load_is_found_without_comparing_counters(proc: ReadingProc, mod
 def test_who_read_since_the_last_search_is_found_among_many(proc: ReadingProc, model: Path) -> None:
     """When looking at all takes too long, only those whose counters grew in between are looked at."""
     clock = Clock(cost=0.06)  # one reading of the cost clock more than the first search may take
-    slept: list[float] = []
-    search = ReaderSearch(clock, str(proc), cost_clock=clock.cost_clock, sleep=slept.append)
+    search = searching(proc, clock)
     for pid in range(100, 100 + 2 * FEW_PROCESSES):
         proc.process(pid)
         proc.reads(pid, 0)
     reader(proc, 50, model)
-    search._sleep = lambda seconds: (slept.append(seconds), proc.reads(50, 10_000_000))[0]
-    (found,) = search.look(wanted(model), search=True, opened=True)
+    assert search.look(wanted(model), search=True, opened=True) == []
+    proc.reads(50, 10_000_000)
+    clock.now += 0.06
+    (found,) = search.look(wanted(model), search=True)
     assert found.pid == 50
-    assert slept == [0.01]
 
 
 def test_searching_takes_a_twentieth_of_the_time(proc: ReadingProc, model: Path) -> None:
@@ -191,7 +191,7 @@ def test_searching_takes_a_twentieth_of_the_time(proc: ReadingProc, model: Path)
     clock = Clock()
     search = searching(proc, clock)
     proc.process(3)
-    search.look(wanted(model), search=True, opened=True)  # the first one
+    search.look(wanted(model), search=True, opened=True)  # the first one, which has a share of its own
     clock.cost, clock.now = 1.0, 200.0
     search.look(wanted(model), search=True)
     reader(proc, 7, model)

@@ -105,6 +105,16 @@ def test_what_nobody_holds_is_left_alone(readers: Readers, model: Path) -> None:
     readers.wait(lambda: len(readers.looks()) == 2)
 
 
+def test_a_file_that_is_read_again_is_looked_at_again(readers: Readers, model: Path) -> None:
+    """A second load soon after the first has its own look at the page cache."""
+    readers.opened(model)
+    readers.wait(readers.looks)
+    readers.directory.note(ReadEvent(readers.now(), str(model), "close"))
+    readers.late = reading.AGAIN_SECONDS + 0.1
+    readers.opened(model)
+    readers.wait(lambda: len(readers.looks()) == 2)
+
+
 def test_its_own_look_is_no_reader(readers: Readers, model: Path) -> None:
     """The open and the close of the look itself are known as its own, once each; the next is another's."""
     readers.opened(model)

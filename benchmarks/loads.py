@@ -1,0 +1,198 @@
+"""What it costs to follow a load: the exporter's processor time, and what its listening costs the readers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from benchmarks.processes import MEMORY, WATCHER_CORE, Running, exporter, observer, scratch, until
+from benchmarks.report import Outcome, Row, at_most, spread
+from ckpt_exporter.sources.inotify_calls import IDLE_MASK, READING_MASK, InotifyCalls
+
+READERS = 8
+SLEEPERS = 2000
+OPENS = 20_000
+# Reads all of a file again and again at a pace, or once as fast as it can; the others wait for their turn.
+_READER = """
+import sys, time
+path, seconds = sys.argv[1], float(sys.argv[2])
+block = bytearray(1 << 20)
+print("ready", flush=True)
+sys.stdin.readline()
+begun = time.monotonic()
+with open(path, "rb", buffering=0) as file:
+    size, read = file.seek(0, 2), 0
+    file.seek(0)
+    while amount := file.readinto(block):
+        read += amount
+        time.sleep(max(0.0, begun + seconds * read / size - time.monotonic()))
+print(time.monotonic() - begun, flush=True)
+sys.stdin.readline()
+"""
+# Each holds a few descriptors, as any process does.
+_SLEEPERS = """
+import os, signal, sys
+for _ in range({count}):
+    if os.fork() == 0:
+        held = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+        signal.pause()
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def measure(quick: bool) -> Outcome:
+    rounds = 2 if quick else 5
+    seconds = 5.0 if quick else 20.0
+    size = (1 << 30) if quick else (4 << 30)
+    sleepers = 200 if quick else SLEEPERS
+    with scratch(MEMORY if _fits(size) else None) as directory:
+        checkpoint = os.path.join(directory, "checkpoint-7")
+        os.mkdir(checkpoint)
+        path = os.path.join(checkpoint, "model.safetensors")
+        _write(path, size)
+        rows = [
+            *_paced(directory, path, seconds, sleepers),
+            *_warm(directory, path, rounds),
+            *_opening(rounds),
+        ]
+    return Outcome(
+        "a plain watchdog observer of the same tree, which sees opens and closes but not who reads what",
+        f"{READERS} processes read the same {size >> 20} MiB from memory: paced over {seconds:.0f} s, and "
+        f"{rounds} times as fast as they can. Processor time of the whole exporter over that of the "
+        f"clock. Beside it {sleepers} sleeping processes of eight descriptors each, whose descriptors have "
+        f"to be passed over. Opens: {OPENS:,} opens and closes of an existing file, by the mask of an idle "
+        "directory, by that while something is read there, and unwatched, in turn.",
+        tuple(rows),
+    )
+
+
+def _fits(size: int) -> bool:
+    found = os.statvfs(MEMORY)
+    return found.f_bavail * found.f_frsize > 2 * size
+
+
+def _write(path: str, size: int) -> None:
+    block = os.urandom(1 << 20)
+    with open(path, "wb", buffering=0) as file:
+        for _ in range(size >> 20):
+            file.write(block)
+
+
+def _paced(directory: str, path: str, seconds: float, sleepers: int) -> Iterator[Row]:
+    for count in (0, sleepers):
+        with ExitStack() as stack:
+            if count:
+                stack.enter_context(_sleeping(count))
+            daemon = stack.enter_context(exporter(f"--watch=bench={directory}", core=WATCHER_CORE))
+            plain = stack.enter_context(observer(directory, core=WATCHER_CORE))
+            loads = _loads(daemon)
+            shares, took = _shares((daemon, plain), path, seconds)
+            duration = _duration(daemon, loads)
+        what = f"load of {took:.1f} s by {READERS} readers, {count} other processes"
+        yield at_most(f"{what}: exporter's share of one core", [shares[0] * 100], 10.0, ".1f", " %")
+        yield Row(f"{what}: observer's share of one core", f"{shares[1] * 100:.2f} %")
+        yield Row(f"{what}: error of the duration", f"{duration - took:+.3f} s")
+
+
+def _warm(directory: str, path: str, rounds: int) -> Iterator[Row]:
+    with exporter(f"--watch=bench={directory}", core=WATCHER_CORE) as daemon:
+        alone, watched = [], []
+        for _ in range(rounds):
+            loads, before = _loads(daemon), daemon.cpu_seconds
+            watched.append(_read(path, 0.0))
+            _duration(daemon, loads)
+            alone.append(daemon.cpu_seconds - before)
+    unwatched = [_read(path, 0.0) for _ in range(rounds)]
+    what = f"{READERS} readers of {os.path.getsize(path) >> 20} MiB as fast as they can"
+    yield Row(
+        f"{what}: exporter's processor time, with the ten seconds of waiting", spread(alone, ".3f", " s")
+    )
+    yield Row(f"{what}: time, watched", spread(watched, ".3f", " s"))
+    yield Row(f"{what}: time, unwatched", spread(unwatched, ".3f", " s"))
+
+
+def _opening(rounds: int) -> Iterator[Row]:
+    rates: dict[str, list[float]] = {"unwatched": [], "idle directory": [], "while something is read": []}
+    with tempfile.TemporaryDirectory(prefix="ckpt-bench-", dir=MEMORY) as directory:
+        path = os.path.join(directory, "model.pt")
+        with open(path, "wb") as file:
+            file.write(b"x")
+        for _ in range(rounds):
+            for name, mask in zip(rates, (0, IDLE_MASK, READING_MASK), strict=True):
+                with _watch(directory, mask):
+                    rates[name].append(_opens_per_second(path))
+    for name, found in rates.items():
+        yield Row(f"opens and closes a second, {name}", spread(found, ",.0f"))
+
+
+def _opens_per_second(path: str) -> float:
+    begun = time.process_time()
+    for _ in range(OPENS):
+        os.close(os.open(path, os.O_RDONLY))
+    return OPENS / (time.process_time() - begun)
+
+
+@contextmanager
+def _watch(directory: str, mask: int) -> Iterator[None]:
+    calls = InotifyCalls()
+    fd = calls.init()
+    try:
+        if mask:
+            calls.add_watch(fd, os.fsencode(directory), mask)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _shares(watchers: Sequence[Running], path: str, seconds: float) -> tuple[list[float], float]:
+    before = [watcher.cpu_seconds for watcher in watchers]
+    took = _read(path, seconds)
+    return [(w.cpu_seconds - b) / took for w, b in zip(watchers, before, strict=True)], took
+
+
+def _read(path: str, seconds: float) -> float:
+    """Let all readers read at once; return how long the slowest took."""
+    command = [sys.executable, "-c", _READER, path, str(seconds)]
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(READERS)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    took = max(float(process.stdout.readline()) for process in processes if process.stdout)
+    for process in processes:
+        process.communicate()
+    return took
+
+
+@contextmanager
+def _sleeping(count: int) -> Iterator[None]:
+    command = [sys.executable, "-c", _SLEEPERS.format(count=count)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+    finally:
+        os.killpg(process.pid, 15)
+        process.wait(timeout=30)
+
+
+def _loads(daemon: Running) -> float:
+    return daemon.metrics()['ckpt_loads_total{dir="bench"}']
+
+
+def _duration(daemon: Running, before: float) -> float:
+    until(lambda: _loads(daemon) > before, 40, "the load to be counted", every=0.5)
+    return daemon.metrics()['ckpt_last_load_duration_seconds{dir="bench"}']
