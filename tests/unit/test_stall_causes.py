@@ -211,11 +211,12 @@ class Told(BubbleDetector):
 def played(*stops: Stop, looks: Iterable[HostEvidence] = (), **more: object) -> tuple[Outcome, Told]:
     detector = Told(looks)
     settings: dict[str, object] = {
+        "seconds": 250.0,
         "gpus": 4,
         "noise": Noise(),
         "writers": (job((0, 1)), job((2, 3), directory="e", pids=(8,))),
     }
-    profile = Profile("stalls", 250.0, stops=stops, **{**settings, **more})  # type: ignore[arg-type]
+    profile = Profile("stalls", stops=stops, **{**settings, **more})  # type: ignore[arg-type]
     return play(profile, detector), detector
 
 
@@ -265,6 +266,16 @@ def test_looks_are_wanted_only_while_a_run_stands_still_for_no_known_reason() ->
     assert min(named) == pytest.approx(101.5, abs=0.6)
     assert max(named) == pytest.approx(120.0, abs=0.6)
     assert {detector.unexplained_at[t] for t in named} == {(0,)}
+
+
+def test_a_gpu_of_no_run_wants_no_looks() -> None:
+    """A GPU that its process has left is idle, and nobody asks why; nor for one that is not read any more."""
+    _, detector = played(Stop((0, 1), 100.0, 250.0, "off"), writers=())
+    assert set(detector.unexplained_at.values()) == {()}
+    _, detector = played(Stop((0,), 100.0, 200.0, "idle"), seconds=110.0)
+    assert detector.low
+    assert detector.unexplained(121.0) == ()
+    assert not detector.low
 
 
 def test_steps_want_no_looks() -> None:
