@@ -17,18 +17,24 @@ def log_save(save: Save) -> None:
     log_event(
         _LOG,
         level,
-        "files of a finished save" if save.late else "save ended",
+        _what(save),
         dir=save.directory,
         step=save.step,
         result=save.result,
         reason=save.reason,
         duration_seconds=_rounded(save.duration_seconds),
-        bytes=save.bytes,
-        files=save.files,
+        bytes=None if save.elsewhere else save.bytes,
+        files=None if save.elsewhere else save.files,
         layout=save.layout,
         path=save.path,
         notes=",".join(save.notes) or None,
     )
+
+
+def _what(save: Save) -> str:
+    if save.elsewhere:
+        return "save of another host ended"
+    return "files of a finished save" if save.late else "save ended"
 
 
 def log_load(load: Load) -> None:
@@ -47,6 +53,19 @@ def log_load(load: Load) -> None:
         cached_ratio=_rounded(load.cached_ratio),
         path=load.path,
         notes=",".join(load.notes) or None,
+    )
+
+
+def log_cold_start(load: Load) -> None:
+    """Log that GPUs have begun to work after a load."""
+    log_event(
+        _LOG,
+        logging.INFO,
+        "first GPU work after a load",
+        dir=load.directory,
+        step=load.step,
+        cold_start_seconds=_rounded(load.cold_start_seconds),
+        path=load.path,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
+from ckpt_exporter.bubble.cold_start import ColdStarts
 from ckpt_exporter.bubble.detector import BubbleDetector
 from ckpt_exporter.detect.loads import LoadDetector
 from ckpt_exporter.detect.progress import joined_late
@@ -26,17 +27,23 @@ from ckpt_exporter.model import (
     Histogram,
     HostEvidence,
     Load,
+    LoadGpus,
     Mount,
     Progress,
     ReadEvent,
     Reading,
+    RemoteFile,
+    RemoteLook,
     Save,
     SkipReason,
     Snapshot,
+    Space,
     Stall,
     StorageStatus,
+    WatchChange,
     Writers,
 )
+from ckpt_exporter.remote import RESULTS, RemoteSaves
 from ckpt_exporter.timeline import Readings, RecentSaves, Timeline
 
 # Wide enough that neither a two-second LoRA save nor a three-hour one ends in the first or last bucket.
@@ -45,7 +52,6 @@ DURATION_BUCKETS_SECONDS = tuple(
 )
 # A warm load of a small model takes less than a second.
 LOAD_BUCKETS_SECONDS = (0.1, 0.2, 0.5, *DURATION_BUCKETS_SECONDS)
-RESULTS = ("complete", "incomplete", "aborted")
 PHASES: tuple[BubblePhase, ...] = ("before_write", "writing", "write_gap", "after_write")
 SKIP_REASONS: tuple[SkipReason, ...] = ("no_gpu", "no_baseline", "sampler_gap", "low_quality")
 # Saves are judged at most this much later than they could be; their times do not depend on it.
@@ -75,10 +81,10 @@ class _Durations:
 class _Book:
     """The counters of one directory."""
 
-    def __init__(self, directory: DirectorySettings, detect: DetectSettings) -> None:
+    def __init__(self, directory: DirectorySettings, detect: DetectSettings, bubbles: BubbleDetector) -> None:
         self.directory = directory
         self.detector = SaveDetector(directory, detect)
-        self.saves = dict.fromkeys(RESULTS, 0)
+        self.saves: dict[str, int] = dict.fromkeys(RESULTS, 0)
         self.save_bytes = 0
         self.save_files = 0
         self.durations = _Durations(DURATION_BUCKETS_SECONDS)
@@ -96,6 +102,7 @@ class _Book:
         self.load_bytes = 0
         self.load_durations = _Durations(LOAD_BUCKETS_SECONDS)
         self.last_load: Load | None = None
+        self.remote = RemoteSaves(directory, detect, bubbles)
         # Steps of saves whose bubble has yet to be judged, by path and end.
         self._steps: dict[tuple[str, float], int | None] = {}
 
@@ -129,6 +136,21 @@ class _Book:
             if save.duration_seconds is not None:
                 self.durations.observe(save.duration_seconds, unix, save.step)
 
+    def feed_remote(self, fact: RemoteFile | RemoteLook) -> list[Save]:
+        """Take in what a look at other hosts' files told; return their saves that ended."""
+        saves = self.remote.feed(fact, lambda save: self._is_part(save, fact.t))
+        for save in saves:
+            self._steps[save.path, save.end] = save.step
+            self.remote.retain(save, self.detector.inventory, self.detector.base)
+        return saves
+
+    def _is_part(self, save: Save, now: float) -> bool:
+        """Tell whether another host's save is a part of one that this host writes or has just written."""
+        own_saves = (recent.save for recent in self.recent.newest_first())
+        return any(own.path == save.path for own in self.detector.open_saves(now)) or any(
+            own.path == save.path and save.start <= own.end for own in own_saves
+        )
+
     def enter_load(self, load: Load, unix: float) -> None:
         """Add what belongs to one load, all at once."""
         self.loads += 1
@@ -137,12 +159,19 @@ class _Book:
         if self.last_load is None or load.end >= self.last_load.end:
             self.last_load = load
 
+    def enter_cold_start(self, load: Load) -> None:
+        """Add when the GPUs first worked after a load that was entered before."""
+        last = self.last_load
+        if last is not None and (last.path, last.end) == (load.path, load.end):
+            self.last_load = load
+
     def enter_bubble(self, bubble: Bubble, unix: float) -> None:
         """Add what one save cost on its GPUs, all at once."""
         self.recent.enter_bubble(bubble)
         step = self._steps.pop((bubble.save_path, bubble.save_end), None)
         if bubble.skipped is not None:
-            self.skipped[bubble.skipped] += 1
+            # Where no GPU is, another host's save is no save without a figure.
+            self.skipped[bubble.skipped] += not (bubble.elsewhere and bubble.skipped == "no_gpu")
         elif bubble.seconds is not None:
             for phase, seconds in bubble.phases.items():
                 self.bubble_phases[phase] += seconds
@@ -150,7 +179,7 @@ class _Book:
         if self.last_save is not None and bubble.save_path == self.last_save.path:
             self.last_bubble = bubble
 
-    def snapshot(self, now: float) -> DirectorySnapshot:
+    def snapshot(self, now: float, unix_minus_t: float) -> DirectorySnapshot:
         """Copy everything the readers may know."""
         retained = self.detector.retained
         return DirectorySnapshot(
@@ -177,6 +206,9 @@ class _Book:
             load_bytes=self.load_bytes,
             load_duration=self.load_durations.frozen(),
             last_load=self.last_load,
+            remote_saves=self.remote.counts,
+            last_remote_save=self.remote.last_save,
+            server_clock_offset_seconds=self.remote.offset(unix_minus_t),
         )
 
 
@@ -186,8 +218,9 @@ class Ledger:
     ``on_save`` is called outside the lock for every finished save; ``on_fact`` (the recorder) inside it, so
     that a recording has the order in which facts were judged; ``on_begin`` outside it when the first save
     begins after none was open, so that who sleeps meanwhile can wake up. ``unix_minus_t`` turns monotonic
-    times into Unix seconds. ``on_load`` is called outside the lock for every finished load, ``on_low`` inside
-    it (it only wakes someone) when a GPU begins to work little after all of them worked.
+    times into Unix seconds. ``on_load`` is called outside the lock for every finished load, ``on_cold_start``
+    with the same load once the first work of its GPUs is known, ``on_remote_save`` for every save of another
+    host; ``on_low`` inside it (it only wakes someone) when a GPU begins to work little after all worked.
     """
 
     def __init__(
@@ -201,11 +234,14 @@ class Ledger:
         on_bubble: Callable[[Bubble | Stall], None] | None = None,
         on_begin: Callable[[], None] | None = None,
         on_load: Callable[[Load], None] | None = None,
+        on_remote_save: Callable[[Save], None] | None = None,
         on_low: Callable[[], None] | None = None,
+        on_cold_start: Callable[[Load], None] | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._detect = detect
-        self._books = {directory.name: _Book(directory, detect) for directory in directories}
+        self._bubbles = BubbleDetector()
+        self._books = {each.name: _Book(each, detect, self._bubbles) for each in directories}
         self._storage: dict[str, StorageStatus] = {}
         self._last_tick = float("-inf")
         self.unix_minus_t = unix_minus_t
@@ -214,11 +250,14 @@ class Ledger:
         self._on_bubble = on_bubble
         self._on_begin = on_begin
         self._on_load = on_load
+        self._on_remote_save = on_remote_save
         self._on_low = on_low
+        self._on_cold_start = on_cold_start
         self._was_low = False
-        self._loads: list[Load] = []
+        self._loads: list[Load] = []  # that ended just now, and those whose GPUs have just begun to work
+        self._remote: list[Save] = []
+        self._cold_starts = ColdStarts()
         self._saving = False
-        self._bubbles = BubbleDetector()
         self._announced: set[tuple[str, str]] = set()
         self._costs: list[Bubble | Stall] = []
 
@@ -229,18 +268,18 @@ class Ledger:
                 self._on_fact(fact)
             ticks = fact.t >= self._last_tick + TICK_SECONDS
             if not ticks and isinstance(fact, GpuSample):
-                self._bubbles.feed(fact)  # most facts are these, and between two ticks nothing comes of one
+                self._feed_gpus(fact)  # most facts are these, and between two ticks nothing comes of one
                 self._note_low()
                 return
             saves = self._tick(fact.t) if ticks else []
             saves += self._route(fact)
             self._enter(saves)
-            costs, loads = self._take_costs(), self._take_loads()
+            told = self._take()
             # Progress comes without an event only where a save was open before the exporter started.
             begins = not self._saving and isinstance(fact, (FileEvent, Progress)) and self._is_saving()
             self._saving = self._saving or begins
             self._note_low()
-        self._tell(saves, costs, loads)
+        self._tell(saves, *told)
         if begins and self._on_begin is not None:
             self._on_begin()
 
@@ -250,8 +289,8 @@ class Ledger:
             saves = self._tick(now)
             self._enter(saves)
             saving = self._saving = self._is_saving()
-            costs, loads = self._take_costs(), self._take_loads()
-        self._tell(saves, costs, loads)
+            told = self._take()
+        self._tell(saves, *told)
         return saving
 
     @property
@@ -263,6 +302,11 @@ class Ledger:
     def loading(self) -> bool:
         """Tell whether a load is open or has yet to be judged."""
         return any(book.reads.loading for book in list(self._books.values()))
+
+    @property
+    def awaits_work(self) -> bool:
+        """Tell whether the first GPU work after a load has yet to be seen."""
+        return self._cold_starts.waiting
 
     def unexplained(self, now: float) -> tuple[int, ...] | None:
         """Return the GPUs of runs that work little while no save can be why; None if all GPUs work."""
@@ -288,8 +332,8 @@ class Ledger:
                 self._enter_loads(book, book.reads.finish(now))
             self._enter(saves)
             self._cost(self._bubbles.finish(now))
-            costs, loads = self._take_costs(), self._take_loads()
-        self._tell(saves, costs, loads)
+            told = self._take()
+        self._tell(saves, *told)
 
     def set_storage(self, status: StorageStatus) -> None:
         """Publish the latest storage facts of one directory."""
@@ -303,10 +347,11 @@ class Ledger:
             for directory in directories:
                 book = self._books.get(directory.name)
                 if book is None or book.directory.path != directory.path:
-                    book = _Book(directory, detect)
+                    book = _Book(directory, detect, self._bubbles)
                 book.directory = directory
                 book.detector.reconfigure(directory, detect)
                 book.reads.reconfigure(directory, detect)
+                book.remote.reconfigure(directory, detect)
                 books[directory.name] = book
             self._books = books
             self._detect = detect
@@ -351,7 +396,7 @@ class Ledger:
     def snapshot(self, now: float, *, timelines: bool = False) -> Snapshot:
         """Copy all state at one moment; ``timelines`` are for people, a scrape needs none."""
         with self._lock:
-            directories = tuple(book.snapshot(now) for book in self._books.values())
+            directories = tuple(book.snapshot(now, self.unix_minus_t) for book in self._books.values())
             storage = tuple(self._storage.values())
             gpus = self._bubbles.statuses(now)
         if timelines:
@@ -383,9 +428,12 @@ class Ledger:
         for name, book in self._books.items():
             if book.timeline.due(now):
                 book.timeline.take_tails(self._readings(name), now)
+            book.remote.tick(now)
             self._enter_loads(book, book.reads.tick(now))
             for start, last in book.reads.spans():
                 self._bubbles.load_seen(name, start, last)
+                self._cold_starts.load_began(name, start)
+        self._enter_cold_starts(now)
         saves = [save for book in self._books.values() for save in book.detector.tick(now)]
         self._announce(now, {(save.directory, save.path) for save in saves})
         self._cost(self._bubbles.tick(now))
@@ -412,38 +460,69 @@ class Ledger:
                 self._books[cost.directory].enter_bubble(cost, cost.save_end + self.unix_minus_t)
         self._costs += costs
 
-    def _take_costs(self) -> list[Bubble | Stall]:
-        costs, self._costs = self._costs, []
-        return costs
-
-    def _take_loads(self) -> list[Load]:
-        loads, self._loads = self._loads, []
-        return loads
+    def _take(self) -> tuple[list[Bubble | Stall], list[Load], list[Save]]:
+        """Take what is to be told outside the lock: costs, loads, and saves of other hosts."""
+        told = self._costs, self._loads, self._remote
+        self._costs, self._loads, self._remote = [], [], []
+        return told
 
     def _enter_loads(self, book: _Book, loads: list[Load]) -> None:
         for load in loads:
             book.enter_load(load, load.end + self.unix_minus_t)
             self._bubbles.load_seen(load.directory, load.start, load.end)
+            self._cold_starts.load_ended(load)
         self._loads += loads
+
+    def _enter_cold_starts(self, now: float) -> None:
+        for load in self._cold_starts.tick(now):
+            if load.directory in self._books:
+                self._books[load.directory].enter_cold_start(load)
+            self._loads.append(load)
 
     def _route(self, fact: Fact) -> list[Save]:
         if isinstance(fact, FileEvent) and fact.event == "moved":
             return self._route_move(fact)
+        if isinstance(fact, Writers):
+            return self._route_writers(fact)
         if isinstance(fact, (FileEvent, Progress)):
             book = self._owner(fact.path)
-        elif isinstance(fact, Writers):
-            return self._route_writers(fact)
+            if book is not None:
+                book.remote.note_local(fact)
+        elif isinstance(fact, (Space, WatchChange)):
+            book = self._books.get(fact.directory)
+        else:
+            self._route_aside(fact)
+            return []
+        return book.detector.feed(fact) if book is not None else []
+
+    def _route_aside(
+        self,
+        fact: ReadEvent | Reading | GpuSample | GpuSet | HostEvidence | LoadGpus | RemoteFile | RemoteLook,
+    ) -> None:
+        """Take in a fact of which no save of this host comes."""
+        if isinstance(fact, (RemoteFile, RemoteLook)):
+            self._route_remote(fact)
         elif isinstance(fact, (ReadEvent, Reading)):
             reader = self._owner(fact.path)
             if reader is not None:
                 reader.reads.feed(fact)
-            return []
-        elif isinstance(fact, (GpuSample, GpuSet, HostEvidence)):
+        elif isinstance(fact, HostEvidence):
             self._bubbles.feed(fact)
-            return []
+        elif isinstance(fact, LoadGpus):
+            self._cold_starts.feed(fact)
         else:
-            book = self._books.get(fact.directory)
-        return book.detector.feed(fact) if book is not None else []
+            self._feed_gpus(fact)
+
+    def _feed_gpus(self, fact: GpuSample | GpuSet) -> None:
+        self._bubbles.feed(fact)
+        self._cold_starts.feed(fact)
+
+    def _route_remote(self, fact: RemoteFile | RemoteLook) -> None:
+        """Give what a look told to its directory, unless it lies in another one further in."""
+        book = self._books.get(fact.directory)
+        inner = self._owner(fact.path) if isinstance(fact, RemoteFile) else None
+        if book is not None and inner in (None, book):
+            self._remote += book.feed_remote(fact)
 
     def _route_writers(self, writers: Writers) -> list[Save]:
         """Give writers to their directory; where none is named, to those whose saves they write."""
@@ -463,6 +542,8 @@ class Ledger:
 
     def _route_move(self, event: FileEvent) -> list[Save]:
         source, target = self._owner(event.path), self._owner(event.to)
+        for known in {id(book): book for book in (source, target) if book is not None}.values():
+            known.remote.note_local(event)
         if source is None and target is None:
             return []
         if source is target or source is None or target is None:
@@ -486,13 +567,19 @@ class Ledger:
             self._bubbles.save_ended(save)
             self._announced.discard((save.directory, save.path))
 
-    def _tell(self, saves: list[Save], costs: list[Bubble | Stall], loads: list[Load]) -> None:
+    def _tell(
+        self, saves: list[Save], costs: list[Bubble | Stall], loads: list[Load], remote: Iterable[Save] = ()
+    ) -> None:
         for load in loads:
-            if self._on_load is not None:
-                self._on_load(load)
+            tell = self._on_load if load.first_gpu_work is None else self._on_cold_start
+            if tell is not None:
+                tell(load)
         for save in saves:
             if self._on_save is not None:
                 self._on_save(save)
+        for save in remote:
+            if self._on_remote_save is not None:
+                self._on_remote_save(save)
         for cost in costs:
             if self._on_bubble is not None:
                 self._on_bubble(cost)

@@ -16,22 +16,32 @@ from typing import Literal, Union
 
 @dataclass(frozen=True, slots=True)
 class DirectorySettings:
-    """One configured directory: ``name`` is the ``dir`` label, ``path`` may hold ``*`` and ``**``."""
+    """One configured directory: ``name`` is the ``dir`` label, ``path`` may hold ``*`` and ``**``.
+
+    ``elsewhere`` says whether saves of other hosts are looked for: ``auto`` (where they can write), ``on``
+    or ``off``.
+    """
 
     name: str
     path: str
     layout: str = "auto"
     ignore: tuple[str, ...] = ()
+    elsewhere: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class DetectSettings:
-    """When a burst of writes is a save, and when it has ended (seconds, bytes)."""
+    """When a burst of writes is a save, and when it has ended (seconds, bytes).
+
+    The last two bound how often directories that other hosts write are looked at.
+    """
 
     quiet_seconds: float = 10.0
     min_bytes: int = 1024 * 1024
     stall_seconds: float = 60.0
     incomplete_seconds: float = 600.0
+    elsewhere_interval_seconds: float = 5.0
+    elsewhere_max_calls_per_second: float = 20.0
 
 
 # --- facts
@@ -111,6 +121,45 @@ class Writers:
     gpus: tuple[int, ...] | None = None
 
 
+RemoteEventKind = Literal["found", "changed", "same", "moved", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """What one look at a name in a shared directory told: the name and its ``stat``, never content.
+
+    The look was over at ``t``, and what differs from the look before it happened after ``since`` (None: there
+    was none before). ``same`` is a file that was as before. Times named ``_unix`` are the file server's
+    clock's: ``born`` where it tells, ``modified`` the last data change, ``changed`` the last change of all.
+    """
+
+    t: float
+    event: RemoteEventKind
+    path: str
+    directory: str
+    since: float | None = None
+    to: str | None = None
+    is_dir: bool = False
+    size: int | None = None
+    inode: str | None = None
+    born_unix: float | None = None
+    modified_unix: float | None = None
+    changed_unix: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLook:
+    """A round of looks at a shared directory is over: what other hosts did before ``since`` is told by now.
+
+    ``unix`` is this node's clock at ``t``.
+    """
+
+    t: float
+    directory: str
+    since: float
+    unix: float
+
+
 ReadEventKind = Literal["open", "close", "look"]
 
 
@@ -136,9 +185,10 @@ class Reading:
     """How far one process is with one file that it holds open for reading or mapped.
 
     ``position`` is the descriptor's offset in bytes. ``mapped_bytes`` is what of the file's mapping the
-    process has touched, asked for once since that costs; from then on its ``resident_bytes`` of all files
-    tell. ``rchar``, ``wchar`` and ``read_bytes`` are the process's own counters over all its files. ``held``
-    is False once it has let go. ``direct``: the page cache is bypassed. None is unknown.
+    process has touched, asked for of a new one and once nothing grows any more; meanwhile its
+    ``resident_bytes`` of all files tell. ``rchar``, ``wchar`` and ``read_bytes`` are the process's own
+    counters over all its files. ``held`` is False once it has let go. ``direct``: the page cache is bypassed.
+    None is unknown.
     """
 
     t: float
@@ -156,6 +206,17 @@ class Reading:
     held: bool = True
     command: str = ""
     run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadGpus:
+    """The GPUs of the run that loaded: of the load of ``path`` that ended at ``end``."""
+
+    t: float
+    directory: str
+    path: str
+    end: float
+    gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +331,19 @@ class WatchChange:
 
 
 Fact = Union[  # noqa: UP007 (a runtime alias on 3.10)
-    FileEvent, Progress, Writers, ReadEvent, Reading, Space, WatchChange, GpuSample, GpuSet, HostEvidence
+    FileEvent,
+    Progress,
+    Writers,
+    ReadEvent,
+    Reading,
+    LoadGpus,
+    Space,
+    WatchChange,
+    GpuSample,
+    GpuSet,
+    RemoteFile,
+    RemoteLook,
+    HostEvidence,
 ]
 
 # --- what the detector makes of them
@@ -296,7 +369,8 @@ class Save:
     detector waited. ``active_seconds`` is the time in which bytes flowed, ``flow`` its stretches.
     ``late`` marks files that arrived for a save already counted: their bytes and files add to the totals,
     but no save is counted twice. ``written_bytes`` were seen arriving, overwritten ones included; ``shards``
-    are the files that ended last, in that order, as many as are kept.
+    are the files that ended last, in that order, as many as are kept. ``elsewhere``: another host made it,
+    and counts it; here its times are known, and nothing else.
     """
 
     directory: str
@@ -320,6 +394,7 @@ class Save:
     late: bool = False
     written_bytes: int | None = None
     shards: tuple[Shard, ...] = ()
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +421,8 @@ class Load:
     ``duration_seconds`` = ``end`` - ``start``, without the quiet time the detector waited. ``readers`` is
     the highest number of processes that read the same file, None where processes can't be seen.
     ``cached_ratio`` is the share (0..1) of the bytes that was in the page cache before. ``bandwidth`` is
-    bytes per second as the readers saw it, page cache included. Unknown values are None.
+    bytes per second as the readers saw it, page cache included. ``first_gpu_work`` is when the GPUs of the
+    run that loaded first worked after ``end``. Unknown values are None.
     """
 
     directory: str
@@ -364,6 +440,12 @@ class Load:
     run: str | None = None
     cached_ratio: float | None = None
     notes: tuple[str, ...] = ()
+    first_gpu_work: float | None = None
+
+    @property
+    def cold_start_seconds(self) -> float | None:
+        """The time from the first open to the first work of the GPUs; None while not known."""
+        return None if self.first_gpu_work is None else self.first_gpu_work - self.start
 
 
 ActivitySource = Literal["gpm", "power", "power_utilization", "utilization"]
@@ -380,7 +462,7 @@ class Bubble:
 
     ``gpu_seconds`` and ``drag_gpu_seconds`` are per GPU index; ``seconds`` is the mean over the
     run's GPUs and ``phases`` splits it; ``start`` and ``end`` are the dip's edges as the GPUs show them;
-    ``depth`` is the mean share of activity lost between them.
+    ``depth`` is the mean share of activity lost between them. ``elsewhere``: another host made the save.
     """
 
     directory: str
@@ -397,6 +479,7 @@ class Bubble:
     source: ActivitySource | None = None
     quality: Quality | None = None
     notes: tuple[str, ...] = ()
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,7 +563,8 @@ class WatchStatus:
     """State of the watch of one directory. ``backend`` is ``inotify`` or ``poll``.
 
     ``watched_directories`` counts directories under watch (or polled); ``coverage`` is the share (0..1) of
-    the tree's directories that inotify covers; ``limit_reached``: a kernel limit keeps it below 1.
+    the tree's directories that inotify covers; ``limit_reached``: a kernel limit keeps it below 1;
+    ``truncated``: the tree has more directories than are followed at all.
     """
 
     directory: str
@@ -489,6 +573,16 @@ class WatchStatus:
     watched_directories: int = 0
     limit_reached: bool = False
     coverage: float = 1.0
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ElsewhereStatus:
+    """Looks for other hosts' saves: whether they are answered, and calls made to the file server so far."""
+
+    directory: str
+    up: bool
+    calls: int = 0
 
 
 # --- the snapshot
@@ -568,6 +662,9 @@ class DirectorySnapshot:
     load_bytes: int = 0
     load_duration: Histogram | None = None  # seconds, one observation a load
     last_load: Load | None = None
+    remote_saves: dict[str, int] | None = None  # result -> count; None where none are looked for
+    last_remote_save: Save | None = None  # the last complete one that another host made
+    server_clock_offset_seconds: float | None = None  # file server's clock minus this node's
 
 
 @dataclass(frozen=True, slots=True)
@@ -635,6 +732,7 @@ class Snapshot:
     directories: tuple[DirectorySnapshot, ...]
     storage: tuple[StorageStatus, ...] = ()
     watches: tuple[WatchStatus, ...] = ()
+    elsewhere: tuple[ElsewhereStatus, ...] = ()
     counters: WatchCounters = field(default_factory=WatchCounters)
     config: ConfigStatus = field(default_factory=ConfigStatus)
     gpu_backend: GpuBackendStatus | None = None  # None: no GPU part

@@ -19,9 +19,12 @@ from ckpt_exporter.model import (
     GpuSample,
     GpuSet,
     HostEvidence,
+    LoadGpus,
     Progress,
     ReadEvent,
     Reading,
+    RemoteFile,
+    RemoteLook,
     Space,
     WatchChange,
     Writers,
@@ -41,9 +44,12 @@ _KINDS: dict[str, type[Fact]] = {
     "run": Writers,
     "read": ReadEvent,
     "reading": Reading,
+    "load": LoadGpus,
     "space": Space,
     "watch": WatchChange,
     "gpu": GpuSample,
+    "remote": RemoteFile,
+    "looked": RemoteLook,
     "host": HostEvidence,
 }
 
@@ -234,6 +240,7 @@ def _directories(values: list[dict[str, Any]]) -> tuple[DirectorySettings, ...]:
             path=str(value["path"]),
             layout=str(value.get("layout", "auto")),
             ignore=tuple(map(str, value.get("ignore", ()))),
+            elsewhere=str(value.get("elsewhere", "auto")),
         )
         for value in values
     )

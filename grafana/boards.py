@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grafana.directory import directory_dashboard
 from grafana.fleet import fleet_dashboard
+from grafana.job import job_dashboard
 from grafana.node import node_dashboard
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 BOARDS: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "ckpt-fleet": fleet_dashboard,
     "ckpt-directory": directory_dashboard,
+    "ckpt-job": job_dashboard,
     "ckpt-node": node_dashboard,
 }
 

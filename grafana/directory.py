@@ -27,6 +27,7 @@ from grafana.promql import (
     of_saving_nodes,
     own_share,
     per_save,
+    quotient,
 )
 from grafana.shared import (
     ACTIVITY_AXIS,
@@ -68,7 +69,8 @@ def directory_dashboard() -> dict[str, Any]:
     space: list[Builder] = [_sizes(), _kept(), _free(), _places(), _runs()]
     saves = Row("Saves", [_results(), durations_panel(8), skipped_panel(8)])
     below = Row("Below the files", [_device(), _dirty(), _drag()])
-    return assemble(outline, [*overview, *space, measuring_panel()], [saves, below])
+    loads = Row("Loads", [_loads(), _load_speed(), _cached()])
+    return assemble(outline, [*overview, *space, measuring_panel()], [saves, loads, below])
 
 
 def _headline() -> list[Builder]:
@@ -358,6 +360,60 @@ def _results() -> timeseries.Panel:
         ],
         COUNT,
         colors={"complete": "green", "incomplete": "red", "aborted": "orange", "deleted": "#8e8e8e"},
+    )
+
+
+def _loads() -> timeseries.Panel:
+    return graph_panel(
+        Frame(
+            "Duration of loads",
+            "Checkpoints read (resume, cold start): the last load of each node, held until the next, and the "
+            "mean over the trend window. Backups and copies are no loads.",
+            8,
+            8,
+        ),
+        [
+            Query(f"max by (instance) ({dirs('ckpt_last_load_duration_seconds')})", "{{instance}}"),
+            Query(per_save("ckpt_load_duration_seconds", WINDOW), "mean"),
+        ],
+        SECONDS,
+        stepped=True,
+        no_value="no load seen",
+    ).override_by_name("mean", dashed())
+
+
+def _load_speed() -> timeseries.Panel:
+    speed = quotient(
+        increase(dirs("ckpt_load_bytes_total"), WINDOW),
+        increase(dirs("ckpt_load_duration_seconds_sum"), WINDOW),
+    )
+    return graph_panel(
+        Frame(
+            "Speed of loads",
+            "Unique bytes over duration of the loads in the trend window, as the readers saw it: bytes that "
+            "were in the page cache made it faster than the storage is.",
+            8,
+            8,
+        ),
+        [Query(speed, "bandwidth")],
+        BANDWIDTH,
+        no_value="no load seen",
+    )
+
+
+def _cached() -> timeseries.Panel:
+    return graph_panel(
+        Frame(
+            "Of a load, from the page cache",
+            "Share of the last load's bytes that was in this host's memory before. Near 1 the storage was "
+            "not asked, and speed and duration say nothing about it.",
+            8,
+            8,
+        ),
+        [Query(f"max by (instance) ({dirs('ckpt_last_load_cached_ratio')})", "{{instance}}")],
+        Scale("percentunit", lowest=0.0, highest=1.0),
+        stepped=True,
+        no_value="no load seen, or not known",
     )
 
 

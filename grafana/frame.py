@@ -45,6 +45,7 @@ class Outline:
     """A dashboard without its panels.
 
     ``one`` names the variables that hold exactly one value, ``marked`` the panels on which saves are marked.
+    ``by_run`` adds a variable for the id of a training job.
     """
 
     uid: str
@@ -53,6 +54,7 @@ class Outline:
     since: str
     window: str
     one: frozenset[str] = frozenset()
+    by_run: bool = False
     marked: frozenset[str] = frozenset()
 
 
@@ -85,6 +87,8 @@ def _variables(outline: Outline) -> list[Variable]:
     cluster, job = 'cluster=~"$cluster"', 'job=~"$job"'
     directories = f'ckpt_saves_total{{{cluster}, {job}, instance=~"$instance"}}'
     datasource = builders.DatasourceVariable("datasource").label("Data source").type("prometheus")
+    held = f'instance_gpu_run:ckpt_gpu_run:last{{{cluster}, {job}, instance=~"$instance"}}'
+    run_id = _query("run_id", "Run", f"label_values({held}, run_id)", outline)
     return [
         datasource,
         # Targets without the label must match too, so "all" is anything, the empty string included.
@@ -92,6 +96,7 @@ def _variables(outline: Outline) -> list[Variable]:
         _query("job", "Job", f"label_values({build}{{{cluster}}}, job)", outline),
         _query("instance", "Instance", f"label_values({build}{{{cluster}, {job}}}, instance)", outline),
         _query("dir", "Directory", f"label_values({directories}, dir)", outline),
+        *([run_id] if outline.by_run else []),
         builders.IntervalVariable("window").label("Trend window").values(",".join(WINDOWS))
         .description("Over how long each point of a trend looks back: several saves should fit in.")
         .current(models.VariableOption(selected=True, text=outline.window, value=outline.window)),

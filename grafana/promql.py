@@ -25,6 +25,16 @@ def dirs(metric: str, *matchers: str) -> str:
     return nodes(metric, 'dir=~"$dir"', *matchers)
 
 
+def runs(metric: str, *matchers: str, chosen: bool = True) -> str:
+    """Select a recorded series of the selected job, or of all jobs, on the selected nodes."""
+    return nodes(metric, *(('run_id="$run_id"',) if chosen else ()), *matchers)
+
+
+def run_dirs(metric: str) -> str:
+    """Select a recorded series of the selected job's directories."""
+    return dirs(metric, 'run_id="$run_id"')
+
+
 def increase(selector: str, window: str = RANGE, *, by: str = "", ago: str = "") -> str:
     """Sum what counters grew by over a window that ended now, or a time ``ago``."""
     grouping = f" by ({by})" if by else ""

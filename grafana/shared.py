@@ -44,7 +44,7 @@ CAUSES: Final = {
     "communication": "purple",
     "other": "#8e8e8e",
 }
-_CAUSE_NAMES: Final = {
+CAUSE_NAMES: Final = {
     "checkpoint_save": "saving a checkpoint",
     "checkpoint_load": "loading a checkpoint",
     "data_loading": "waiting for data",
@@ -120,7 +120,7 @@ def stalls_panel(width: int) -> timeseries.Panel:
             quotient(increase(nodes("ckpt_gpu_stall_seconds_total", f'cause="{cause}"'), WINDOW), observed),
             name,
         )
-        for cause, name in _CAUSE_NAMES.items()
+        for cause, name in CAUSE_NAMES.items()
     ]
     return graph_panel(
         Frame(

@@ -22,8 +22,10 @@ from ckpt_exporter.model import (
     DirectorySnapshot,
     GpuBackendStatus,
     GpuInfo,
+    GpuRun,
     GpuStatus,
     Histogram,
+    Load,
     Mount,
     OpenSave,
     Save,
@@ -70,6 +72,16 @@ class ScriptedSave:
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptedLoad:
+    """One checkpoint being read; ``cached_ratio`` of it was in the page cache."""
+
+    start: float
+    end: float
+    size_bytes: int
+    cached_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
 class ScriptedNode:
     """One node: its saves by directory in time order, and the run behind them. Times are Unix seconds."""
 
@@ -79,6 +91,8 @@ class ScriptedNode:
     run: str
     mount: Mount
     keep: int = 4
+    run_id: str = "8812"
+    loads: tuple[ScriptedLoad, ...] = ()  # from its first directory
 
     @property
     def all_saves(self) -> tuple[ScriptedSave, ...]:
@@ -114,6 +128,7 @@ def snapshot(node: ScriptedNode, now: float) -> Snapshot:
         config=ConfigStatus(successful=True, success_unix=node.began),
         gpu_backend=GpuBackendStatus("nvml", up=True, call_seconds=_calls(node, now)),
         gpus=_gpus(node, now),
+        gpu_runs={gpu: GpuRun(node.run, "slurm", node.run_id) for gpu in range(GPUS)},
         sources_healthy={"inotify": True, "progress": True, "storage": True, "writers": True, "gpu": True},
     )
 
@@ -154,6 +169,7 @@ def _directory(node: ScriptedNode, name: str, now: float) -> DirectorySnapshot:
     complete = [save for save in ended if save.result == "complete"]
     judged = [save for save in complete if save.end + JUDGED_AFTER_SECONDS <= now]
     open_saves = [save for save in saves if save.start <= now < save.end]
+    loads = [load for load in node.loads if load.end <= now and name == next(iter(node.saves))]
     return DirectorySnapshot(
         name=name,
         path=f"/mnt/checkpoints/{name}",
@@ -168,12 +184,26 @@ def _directory(node: ScriptedNode, name: str, now: float) -> DirectorySnapshot:
         retained_checkpoints=min(node.keep, len(complete)),
         retained_bytes=sum(save.size_bytes for save in complete[-node.keep :]),
         deleted_checkpoints=max(0, len(complete) - node.keep),
-        run=Writers(now, name, (4711,), run=node.run, scheduler="slurm", run_id="8812") if saves else None,
+        run=Writers(now, name, (4711,), run=node.run, scheduler="slurm", run_id=node.run_id)
+        if saves
+        else None,
         bubble_phase_seconds={phase: sum(save.phases[phase] for save in judged) for phase in PHASES},
         bubble=_histogram(save.bubble_seconds for save in judged),
         bubbles_skipped=dict.fromkeys(SKIP_REASONS, 0),
         last_bubble=_bubble(name, judged[-1]) if judged and judged[-1] is complete[-1] else None,
+        loads=len(loads),
+        load_bytes=sum(load.size_bytes for load in loads),
+        load_duration=_histogram(load.end - load.start for load in loads),
+        last_load=_load(name, loads[-1]) if loads else None,
     )
+
+
+def _load(name: str, load: ScriptedLoad) -> Load:
+    return Load(
+        name, f"/mnt/checkpoints/{name}/checkpoint-100", "huggingface", 100, load.start, load.end,
+        load.end - load.start, load.size_bytes, 16, load.size_bytes / (load.end - load.start), 8,
+        cached_ratio=load.cached_ratio,
+    )  # fmt: skip
 
 
 def _elapsed(save: ScriptedSave, now: float) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[1] / "grafana"
-UIDS = ("ckpt-fleet", "ckpt-directory", "ckpt-node")
+UIDS = ("ckpt-fleet", "ckpt-directory", "ckpt-job", "ckpt-node")
 
 Board = dict[str, Any]
 Panel = dict[str, Any]
@@ -29,6 +29,22 @@ class Question:
 
     def __str__(self) -> str:
         return f"{self.board} / {self.panel} / {self.ref}"
+
+
+# What the levels of recorded series keep, beside cluster, job and instance.
+LEVELS = {
+    "instance_run": {"run_id"},
+    "instance_dir_run": {"dir", "run_id"},
+    "instance_gpu_run": {"gpu", "uuid", "run_id"},
+    "instance_gpu_run_cause": {"gpu", "uuid", "run_id", "cause"},
+}
+
+
+def recorded_names() -> frozenset[str]:
+    """Return the names of all recorded series."""
+    return frozenset(
+        re.findall(r"- record: (\S+)", (FOLDER.parent / "deploy/prometheus/rules.yml").read_text())
+    )
 
 
 @functools.cache
@@ -68,5 +84,5 @@ def filled(expr: str, values: Mapping[str, str]) -> str:
 
 def defaults(**changes: str) -> dict[str, str]:
     """Return what the variables are when nothing has been chosen, over an hour scraped each minute."""
-    everything = {"cluster": ".*", "job": ".+", "instance": ".+", "dir": ".+"}
+    everything = {"cluster": ".*", "job": ".+", "instance": ".+", "dir": ".+", "run_id": "8812"}
     return {**everything, "window": "30m", "__range": "3600s", "__rate_interval": "240s", **changes}

@@ -50,6 +50,8 @@ UNITS: dict[Dimension, tuple[str, ...]] = {
 
 def of_metric(name: str) -> Dimension:
     """Tell the dimension of a metric from its name."""
+    if ":" in name:
+        name = name.split(":")[1]  # a recorded series: level:metric:operations
     if name.endswith("_count"):
         return NUMBER
     base = _SUFFIX.sub("", name)

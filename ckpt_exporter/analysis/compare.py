@@ -102,7 +102,7 @@ def compare(baseline: Measurements, candidate: Measurements) -> Comparison:
 
 def _arm(name: str, measurements: Measurements) -> Arm:
     joined = job_saves(measurements.saves)
-    complete = tuple(save for save in joined if save.complete)
+    complete = tuple(save for save in joined if save.complete and not save.seen_only)
     try:
         run_seconds = measured_inputs(measurements).run_seconds
     except UsageError:  # no complete save with a duration: nothing to spread over time

@@ -26,25 +26,36 @@ class JobSave:
 
     It takes as long as its slowest node (``duration_seconds``, ``active_seconds``), and is as fast as the
     slowest node is (bandwidths, bytes per second): the other ranks wait. Bytes and files are summed.
-    ``bubble_seconds`` is the mean over all GPUs of all nodes.
+    ``bubble_seconds`` is the mean over all GPUs of all nodes. A node that wrote nothing of it and only saw it
+    made elsewhere takes part by its bubble alone.
     """
 
     records: tuple[SaveRecord, ...]
 
     @property
+    def written(self) -> tuple[SaveRecord, ...]:
+        """The parts of the nodes that wrote; where none of them told, what the others saw."""
+        return tuple(record for record in self.records if not record.elsewhere) or self.records
+
+    @property
+    def seen_only(self) -> bool:
+        """True where no record is of a node that wrote: its size and its duration are not known."""
+        return all(record.elsewhere for record in self.records)
+
+    @property
     def complete(self) -> bool:
         """True where every node's part is."""
-        return all(record.result == "complete" for record in self.records)
+        return all(record.result == "complete" for record in self.written)
 
     @property
     def start_unix(self) -> float:
         """First write-open on any node."""
-        return min(record.start_unix for record in self.records)
+        return min(record.start_unix for record in self.written)
 
     @property
     def end_unix(self) -> float:
         """Last commit on any node."""
-        return max(record.end_unix for record in self.records)
+        return max(record.end_unix for record in self.written)
 
     @property
     def step(self) -> int | None:
@@ -54,53 +65,53 @@ class JobSave:
     @property
     def layout(self) -> str:
         """Framework's layout."""
-        return self.records[0].layout
+        return self.written[0].layout
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """Nodes that wrote."""
-        return tuple(sorted(record.node for record in self.records))
+        return tuple(sorted(record.node for record in self.written))
 
     @property
     def bytes(self) -> int:
         """Logical bytes of the checkpoint."""
-        return sum(record.bytes for record in self.records)
+        return sum(record.bytes for record in self.written)
 
     @property
     def files(self) -> int:
         """Files of the checkpoint."""
-        return sum(record.files for record in self.records)
+        return sum(record.files for record in self.written)
 
     @property
     def written_bytes(self) -> int | None:
         """Bytes seen arriving."""
-        known = [record.written_bytes for record in self.records if record.written_bytes is not None]
-        return sum(known) if len(known) == len(self.records) else None
+        known = [record.written_bytes for record in self.written if record.written_bytes is not None]
+        return sum(known) if len(known) == len(self.written) else None
 
     @property
     def duration_seconds(self) -> float | None:
         """Duration on the slowest node."""
-        return _extreme(max, [record.duration_seconds for record in self.records])
+        return _extreme(max, [record.duration_seconds for record in self.written])
 
     @property
     def active_seconds(self) -> float | None:
         """Time in which bytes flowed, on the node where that was longest."""
-        return _extreme(max, [record.active_seconds for record in self.records])
+        return _extreme(max, [record.active_seconds for record in self.written])
 
     @property
     def average_bandwidth(self) -> float | None:
         """Of the slowest node."""
-        return _extreme(min, [record.average_bandwidth for record in self.records])
+        return _extreme(min, [record.average_bandwidth for record in self.written])
 
     @property
     def sustained_bandwidth(self) -> float | None:
         """Of the slowest node."""
-        return _extreme(min, [record.sustained_bandwidth for record in self.records])
+        return _extreme(min, [record.sustained_bandwidth for record in self.written])
 
     @property
     def peak_bandwidth(self) -> float | None:
         """Of the slowest node."""
-        return _extreme(min, [record.peak_bandwidth for record in self.records])
+        return _extreme(min, [record.peak_bandwidth for record in self.written])
 
     @property
     def gpus(self) -> int | None:

@@ -104,13 +104,13 @@ def _storage(save: SaveRecord) -> str:
 
 
 def _result(save: JobSave) -> str:
-    results = {record.result for record in save.records}
+    results = {record.result for record in save.written}
     return next((name for name in ("incomplete", "aborted") if name in results), "complete")
 
 
 def _bytes(complete: Sequence[JobSave]) -> Data:
     written = [save.written_bytes for save in complete if save.written_bytes is not None]
-    sizes = [float(save.bytes) for save in complete]
+    sizes = [float(save.bytes) for save in complete if not save.seen_only]
     return {
         "median": median(sizes) if sizes else None, "largest": max(sizes, default=None),
         "total": sum(save.bytes for save in complete), "files": sum(save.files for save in complete),
@@ -313,7 +313,7 @@ def _unfinished(jobs: Sequence[JobSave]) -> list[Data]:
     return [
         {
             **_named(save), "result": _result(save),
-            "reason": next((r.reason for r in save.records if r.result != "complete" and r.reason), None),
+            "reason": next((r.reason for r in save.written if r.result != "complete" and r.reason), None),
         }
         for save in found[-_UNFINISHED:]
     ]  # fmt: skip

@@ -60,7 +60,7 @@ def waits_for_nodes(saves: Iterable[JobSave]) -> tuple[list[Wait], int]:
 
     Their clocks must agree; seconds are only as good as that.
     """
-    return _waits((save, {record.node: record.end_unix for record in save.records}) for save in saves)
+    return _waits((save, {record.node: record.end_unix for record in save.written}) for save in saves)
 
 
 def stragglers(waits: Sequence[Wait], examined: int) -> tuple[Straggler, ...]:

@@ -9,6 +9,7 @@ from math import inf
 from ckpt_exporter.bubble.activity import COARSE_SECONDS, Scale
 from ckpt_exporter.bubble.attribution import SaveSpan
 from ckpt_exporter.bubble.causes import Witness, find_cause
+from ckpt_exporter.bubble.elsewhere import Looks, joined, with_parts
 from ckpt_exporter.bubble.episodes import Episode
 from ckpt_exporter.bubble.gpus import SILENT_SECONDS, Gpu
 from ckpt_exporter.bubble.hosts import HostShare, host_share
@@ -60,6 +61,10 @@ class BubbleDetector:
         self._episodes: list[tuple[str, Episode]] = []
         # Loads by directory and start: until when they are known to last, and the GPUs of the run there.
         self._loads: dict[tuple[str, float], tuple[float, frozenset[str] | None]] = {}
+        # Saves of other hosts: open ones, parts of saves of this one, and how far looks have told.
+        self._open_elsewhere: dict[tuple[str, str], int] = {}
+        self._parts: set[int] = set()
+        self._elsewhere_looks: dict[str, Looks] = {}
         self._looks: deque[tuple[HostEvidence, frozenset[str]]] = deque(maxlen=MAX_LOOKS)
         self._low: set[str] = set()
         self._next_key = 0
@@ -162,6 +167,62 @@ class BubbleDetector:
             del self._saves[key]
             self._refresh()
 
+    # --- other hosts ------------------------------------------------------------------------------------
+
+    def elsewhere_looked(self, directory: str, known_until: float, now: float) -> None:
+        """Note that all saves that other hosts began in a directory before a moment are known."""
+        self._elsewhere_looks.setdefault(directory, Looks()).note(known_until, now)
+
+    def elsewhere_began(self, directory: str, path: str, start: float) -> None:
+        """Note that another host writes a save, or a part of one of this host's."""
+        if (directory, path) not in self._open_elsewhere:
+            self._open_elsewhere[directory, path] = self._enter(directory, path, start, inf)
+            self._refresh()
+
+    def elsewhere_ended(self, save: Save, *, part: bool) -> None:
+        """Note that another host's save ended; ``part``: this host writes, or wrote, the same one."""
+        key = self._open_elsewhere.pop((save.directory, save.path), None)
+        key = self._enter(save.directory, save.path, save.start, save.end) if key is None else key
+        gpus = self._runs.of_save(save)
+        self._saves[key] = replace(self._saves[key], start=save.start, end=save.end, gpus=gpus)
+        if part:
+            self._parts.add(key)
+        else:
+            self._pending[key] = save
+        self._refresh()
+
+    def elsewhere_dropped(self, directory: str, path: str) -> None:
+        """Note that what looked like another host's save was none, or that it can't be followed any more."""
+        key = self._open_elsewhere.pop((directory, path), None)
+        if key is not None:
+            del self._saves[key]
+            self._refresh()
+
+    def _parts_of(self, key: int) -> list[SaveSpan]:
+        """Return what other hosts wrote of a save of this one."""
+        save = self._pending[key]
+        if save.elsewhere:
+            return []
+        others = [s for s in self._saves.values() if s.key != key and s.path == save.path]
+        return [s for s in others if s.directory == save.directory and self._is_part(s.key, save)]
+
+    def _is_part(self, key: int, save: Save) -> bool:
+        other = self._pending.get(key)
+        if other is not None:
+            return other.elsewhere and other.end >= save.start - self.settings.reach_before_seconds
+        return key in self._parts
+
+    def _awaits_others(self, save: Save, now: float) -> bool:
+        """Tell whether another host may still write a part of a save, or this host of another's."""
+        place = (save.directory, save.path)
+        if save.elsewhere:
+            ended = [s for s in self._pending.values() if not s.elsewhere and (s.directory, s.path) == place]
+            return place in self._open or bool(ended)
+        looks = self._elsewhere_looks.get(save.directory)
+        return place in self._open_elsewhere or (looks is not None and looks.may_tell(save.end, now))
+
+    # --- loads ------------------------------------------------------------------------------------------
+
     def load_seen(self, directory: str, start: float, end: float) -> None:
         """Note that a checkpoint was being loaded from ``start`` to ``end``, as far as is known by now."""
         self._loads[directory, start] = (end, self._runs.latest(directory))
@@ -177,7 +238,7 @@ class BubbleDetector:
     def tick(self, now: float) -> list[Bubble | Stall]:
         """Return the bubbles whose dips are over and the stalls that ended."""
         ready = [key for key in self._pending if self._ready(key, now)]
-        out: list[Bubble | Stall] = [self._judge(key, now) for key in ready]
+        out: list[Bubble | Stall] = self._judge_all(ready, now)
         out += self._stalls(now)
         if now >= self._next_trim:
             self._next_trim = now + TRIM_SECONDS
@@ -213,7 +274,7 @@ class BubbleDetector:
 
     def finish(self, now: float) -> list[Bubble | Stall]:
         """Return what is left at the end: no reading comes after ``now``."""
-        out: list[Bubble | Stall] = [self._judge(key, now) for key in list(self._pending)]
+        out: list[Bubble | Stall] = self._judge_all(list(self._pending), now)
         for uuid, gpu in self._gpus.items():
             ended = gpu.stalls.cut()
             if ended is not None:
@@ -279,8 +340,15 @@ class BubbleDetector:
         start = save.start - self.settings.lookback_seconds
         return RunGpus([gpu for gpu in gpus if gpu.had_processes(start, save.end) is not False], known=False)
 
+    def _judge_all(self, keys: list[int], now: float) -> list[Bubble | Stall]:
+        """Judge saves; those of this host first, as others may be parts of them."""
+        keys.sort(key=lambda key: self._pending[key].elsewhere)
+        return [self._judge(key, now) for key in keys if key in self._pending]
+
     def _ready(self, key: int, now: float) -> bool:
-        span, settings = self._saves[key], self.settings
+        if self._awaits_others(self._pending[key], now):
+            return False
+        span, settings = joined(self._saves[key], self._parts_of(key)), self.settings
         gpus = self._candidates(key).gpus
         settle = settings.reach_after_seconds + max((_settle(gpu) for gpu in gpus), default=0.0)
         if now < span.end + settle:
@@ -300,9 +368,16 @@ class BubbleDetector:
 
     def _judge(self, key: int, now: float) -> Bubble:
         run = self._candidates(key)
+        parts = self._parts_of(key)
+        for part in parts:
+            del self._saves[part.key]
+            self._pending.pop(part.key, None)
+            self._parts.discard(part.key)
         save = self._pending.pop(key)
-        span = self._saves[key] = replace(self._saves[key], gpus=self._runs.of_save(save))
-        cases = [(gpu, Case(save, span, self._touching(gpu.info.uuid), now)) for gpu in run.gpus]
+        span = joined(replace(self._saves[key], gpus=self._runs.of_save(save)), parts)
+        self._saves[key] = span
+        whole = with_parts(save, parts)
+        cases = [(gpu, Case(whole, span, self._touching(gpu.info.uuid), now)) for gpu in run.gpus]
         return judge(save, run, cases, self.settings)
 
     # --- stalls -----------------------------------------------------------------------------------------
@@ -310,7 +385,12 @@ class BubbleDetector:
     def _stalls(self, now: float) -> list[Stall]:
         """Give out the stalls that no save can claim any more."""
         settle = self.settings.reach_before_seconds + 2 * self.settings.sample_seconds
-        ripe = [(uuid, ended) for uuid, ended in self._episodes if now >= ended.end + settle]
+        ripe = [
+            (uuid, ended)
+            for uuid, ended in self._episodes
+            if now >= ended.end + settle
+            and not any(looks.may_tell(ended.end + settle, now) for looks in self._elsewhere_looks.values())
+        ]
         self._episodes = [entry for entry in self._episodes if entry not in ripe]
         out = []
         for uuid, ended in ripe:
@@ -376,17 +456,19 @@ class BubbleDetector:
         self._open = {
             save: key for save, key in self._open.items() if self._saves[key].start > now - DAY_SECONDS
         }
-        needed = [self._saves[key].start for key in (*self._open.values(), *self._pending)]
+        held = {*self._open.values(), *self._open_elsewhere.values(), *self._pending}
+        needed = [self._saves[key].start for key in held]
         keep_from = min([now - settings.ring_seconds, *(start - settings.before_seconds for start in needed)])
         for gpu in self._gpus.values():
             gpu.track.trim(keep_from)
             gpu.charges.forget(keep_from)
         self._loads = {load: known for load, known in self._loads.items() if known[0] >= keep_from}
         oldest = keep_from - settings.lookahead_seconds
-        kept = {*self._open.values(), *self._pending}
+        kept = {*self._open.values(), *self._open_elsewhere.values(), *self._pending}
         self._saves = {
             key: save for key, save in self._saves.items() if key in kept or oldest <= save.end < inf
         }
+        self._parts &= self._saves.keys()
         self._refresh()
 
 

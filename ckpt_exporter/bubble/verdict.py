@@ -48,7 +48,7 @@ def judge(save: Save, run: RunGpus, cases: Sequence[tuple[Gpu, Case]], settings:
 
 def skipped(save: Save, reason: SkipReason) -> Bubble:
     """Say why there is no figure for a save."""
-    return Bubble(save.directory, save.path, save.end, skipped=reason)
+    return Bubble(save.directory, save.path, save.end, skipped=reason, elsewhere=save.elsewhere)
 
 
 def _reason(
@@ -106,4 +106,5 @@ def _bubble(
         source=max((m.baseline.scale.source for m in whole), key=SOURCES.index),
         quality=quality,
         notes=tuple(sorted(notes)),
+        elsewhere=save.elsewhere,
     )

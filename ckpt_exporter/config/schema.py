@@ -19,6 +19,7 @@ from ckpt_exporter.config.values import (
     read_size,
     read_switch,
     read_telemetry_path,
+    read_when,
     whole_number,
 )
 from ckpt_exporter.model import DetectSettings, DirectorySettings
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 GPU_BACKENDS: Final = ("auto", "nvml", "dcmi", "amdsmi", "prometheus", "none", "simulated")
+_MAX_LOOK_SECONDS: Final = 60
+_MAX_CALLS: Final = 10_000
 _YEAR_SECONDS: Final = 365 * 86400  # longer waits are a mistake in the unit
 _MAX_REQUESTS: Final = 1000
 _MAX_SAMPLE_HZ: Final = 100  # drivers refresh their counters less often than that
@@ -177,6 +180,11 @@ def _directory_keys(layouts: Collection[str]) -> tuple[Key, ...]:
             "File names that never belong to a checkpoint, added to the built-in list.", '["*.log"]',
             many=True,
         ),
+        Key(
+            section, "elsewhere", "word", "auto", read_when,
+            "Whether other hosts' saves are looked for: `auto` (where other hosts can write), `on` or `off`.",
+            "auto",
+        ),
     )  # fmt: skip
 
 
@@ -198,6 +206,15 @@ def _detect_keys() -> tuple[Key, ...]:
         Key(
             section, "incomplete_seconds", "seconds", _DETECT.incomplete_seconds, seconds,
             "A save without its commit for so long, no writer left, is incomplete.", "600",
+        ),
+        Key(
+            section, "elsewhere_interval_seconds", "seconds", _DETECT.elsewhere_interval_seconds,
+            number_up_to(_MAX_LOOK_SECONDS), "How often other hosts' saves are looked for, at most 60.", "5",
+        ),
+        Key(
+            section, "elsewhere_max_calls_per_second", "number", _DETECT.elsewhere_max_calls_per_second,
+            number_up_to(_MAX_CALLS),
+            "Metadata calls a second that this may cost the file server, for each directory.", "20",
         ),
     )  # fmt: skip
 

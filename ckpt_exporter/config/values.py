@@ -87,6 +87,13 @@ def one_of(allowed: Collection[str]) -> Read:
     return read
 
 
+def read_when(value: object) -> str:
+    """Return ``auto``, ``on`` or ``off``; YAML takes the last two, unquoted, for a switch."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(one_of(("auto", "on", "off"))(value))
+
+
 def optional(read: Read) -> Read:
     """Make a reader that also takes nothing (null)."""
     return lambda value: None if value is None else read(value)

@@ -74,14 +74,17 @@ class Inventory:
         if key in self._units:
             self._units[key].complete = True
 
-    def remove(self, path: str) -> bool:
-        """Forget a deleted file; True if with it the last file of a complete checkpoint is gone."""
-        file = self._files.pop(path, None)
-        return file is not None and self._detach(path, file, deleted=True)
+    def remove(self, path: str, *, counts: bool = True) -> bool:
+        """Forget a deleted file; True if with it the last file of a complete checkpoint is gone.
 
-    def remove_below(self, directory: str) -> int:
+        ``counts`` False: another host deleted it, and counts that.
+        """
+        file = self._files.pop(path, None)
+        return file is not None and self._detach(path, file, deleted=counts)
+
+    def remove_below(self, directory: str, *, counts: bool = True) -> int:
         """Forget every file below a deleted directory; return how many complete checkpoints went with it."""
-        return sum(self.remove(path) for path in self.below(directory))
+        return sum(self.remove(path, counts=counts) for path in self.below(directory))
 
     def below(self, directory: str) -> list[str]:
         """List the known paths below a directory."""

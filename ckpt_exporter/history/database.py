@@ -41,6 +41,8 @@ CHECK_MAX_BYTES: Final = 64 * 1024 * 1024
 _WAL_MAX_BYTES: Final = 4 * 1024 * 1024
 # A bubble is judged minutes after its save at the latest: its row is among the newest.
 _RECENT_ROWS: Final = 1000
+# A clock that was disciplined meanwhile shows the end of a load a little off.
+_SAME_END_SECONDS: Final = 1.0
 _ROWS_A_DELETE: Final = 500
 
 # Each table with its columns, and the version that has it first.
@@ -68,6 +70,11 @@ _INSERT_SAVE: Final = f"INSERT INTO saves ({_SAVES}) VALUES ({', '.join('?' * le
 _INSERT_LOAD: Final = (
     f"INSERT INTO loads ({', '.join(LOAD_COLUMNS)}) VALUES ({', '.join('?' * len(LOAD_COLUMNS))})"  # noqa: S608
 )
+# Of several loads of one path the one that ended then.
+_START_LOAD: Final = (
+    "UPDATE loads SET cold_start_seconds = ? WHERE id = (SELECT id FROM loads WHERE node = ?"
+    " AND directory = ? AND path = ? AND abs(end_unix - ?) < ? ORDER BY id DESC LIMIT 1)"
+)
 _INSERT_STALL: Final = (
     f"INSERT INTO stalls ({', '.join(STALL_COLUMNS)}) VALUES ({', '.join('?' * len(STALL_COLUMNS))})"  # noqa: S608
 )
@@ -77,7 +84,11 @@ _FIND_SAVE: Final = (
     f" WHERE id > (SELECT max(id) FROM saves) - {_RECENT_ROWS} AND directory = ? AND path = ?"
     " ORDER BY abs(end_unix - ?), id DESC LIMIT 1)"
 )
-_LAST_SAVES: Final = f"SELECT {_SAVES}, max(end_unix) FROM saves WHERE result = 'complete' GROUP BY directory"  # noqa: S608
+# Of this host: the notes of one that another host made say so.
+_LAST_SAVES: Final = (
+    f"SELECT {_SAVES}, max(end_unix) FROM saves WHERE result = 'complete'"  # noqa: S608
+    " AND notes NOT LIKE '%\"elsewhere\"%' GROUP BY directory"
+)
 _SUMS: Final = ", ".join(f"{name} = {name} + excluded.{name}" for name in GPU_COLUMNS[4:])
 _ADD_GPU_TIME: Final = (
     f"INSERT INTO gpu_time ({', '.join(GPU_COLUMNS)}) VALUES ({', '.join('?' * len(GPU_COLUMNS))})"  # noqa: S608
@@ -146,6 +157,12 @@ class HistoryDatabase:
     def add_load(self, record: LoadRecord) -> None:
         """Add one load."""
         self._connection.execute(_INSERT_LOAD, load_row(record))
+
+    def start_load(self, record: LoadRecord) -> None:
+        """Note when GPUs first worked after a load that was added before."""
+        wanted = (record.node, record.directory, record.path)
+        near = (record.end_unix, _SAME_END_SECONDS)
+        self._connection.execute(_START_LOAD, (record.cold_start_seconds, *map(stored_text, wanted), *near))
 
     def add_stall(self, record: StallRecord) -> None:
         """Add one stall."""

@@ -48,6 +48,7 @@ def collect_saves(snapshot: Snapshot, out: Families) -> None:
         _add_save_counters(directory, out)
         _add_open_saves(directory, snapshot.t, out)
         _add_last_save(directory.name, directory.last_save, snapshot.unix_minus_t, out)
+        _add_remote_saves(directory, snapshot.unix_minus_t, out)
         out.add("ckpt_retained_checkpoints", directory.retained_checkpoints, dir=directory.name)
         out.add("ckpt_retained_bytes", directory.retained_bytes, dir=directory.name)
 
@@ -62,6 +63,16 @@ def _add_save_counters(directory: DirectorySnapshot, out: Families) -> None:
     out.add("ckpt_written_bytes_total", directory.written_bytes, dir=name)
     out.add("ckpt_write_active_seconds_total", directory.write_active_seconds, dir=name)
     out.add("ckpt_deleted_checkpoints_total", directory.deleted_checkpoints, dir=name)
+
+
+def _add_remote_saves(directory: DirectorySnapshot, unix_minus_t: float, out: Families) -> None:
+    if directory.remote_saves is not None:
+        for result in SAVE_RESULTS:
+            count = directory.remote_saves.get(result, 0)
+            out.add("ckpt_remote_saves_total", count, dir=directory.name, result=result)
+    if (last := directory.last_remote_save) is not None:
+        end = last.end + unix_minus_t
+        out.add("ckpt_last_remote_save_end_timestamp_seconds", end, dir=directory.name)
 
 
 def _add_open_saves(directory: DirectorySnapshot, now: float, out: Families) -> None:
@@ -105,6 +116,7 @@ def _add_last_load(name: str, load: Load | None, out: Families) -> None:
     out.add("ckpt_last_load_duration_seconds", load.duration_seconds, dir=name)
     out.add("ckpt_last_load_bytes", load.bytes, dir=name)
     out.add("ckpt_last_load_cached_ratio", load.cached_ratio, dir=name)
+    out.add("ckpt_last_load_cold_start_seconds", load.cold_start_seconds, dir=name)
 
 
 def collect_bubble(snapshot: Snapshot, out: Families) -> None:
@@ -221,6 +233,12 @@ def collect_watch(snapshot: Snapshot, out: Families) -> None:
     known = {status.directory: status for status in snapshot.watches}
     for directory in snapshot.directories:
         _add_watch(directory.name, known.get(directory.name), out)
+    for looks in snapshot.elsewhere:
+        out.add("ckpt_elsewhere_up", looks.up, dir=looks.directory)
+        out.add("ckpt_elsewhere_metadata_calls_total", looks.calls, dir=looks.directory)
+    for directory in snapshot.directories:
+        offset = directory.server_clock_offset_seconds
+        out.add("ckpt_file_server_clock_offset_seconds", offset, dir=directory.name)
     counters = snapshot.counters
     out.add("ckpt_watch_overflows_total", counters.overflows)
     out.add("ckpt_events_dropped_total", counters.dropped)
@@ -236,6 +254,7 @@ def _add_watch(name: str, status: WatchStatus | None, out: Families) -> None:
     out.add("ckpt_watch_up", watch.up, dir=name, backend=watch.backend)
     out.add("ckpt_watched_directories", watch.watched_directories, dir=name)
     out.add("ckpt_watch_limit_reached", watch.limit_reached, dir=name)
+    out.add("ckpt_watch_truncated", watch.truncated, dir=name)
     out.add("ckpt_watch_coverage_ratio", status.coverage if status else None, dir=name)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ckpt_exporter.model import Mount
+from grafana.render import job
 from grafana.story import ScriptedNode, async_save, scrapes, sync_save
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ SWAPPED: Final = BEGAN + 10 * DAY + 12 * HOUR
 LOST: Final = ENDS - 2 * HOUR
 PROMETHEUS_PORT: Final = 19391
 PREVIEW_PORT: Final = 19392
+PROMETHEUS: Final = f"http://127.0.0.1:{PROMETHEUS_PORT}"
+VITE: Final = ("node", "node_modules/vite/bin/vite.js")
 WIDTH: Final = 1500
 # Title and variables above the grid, and one row of the grid.
 HEADER_PIXELS: Final = 88
@@ -62,6 +65,11 @@ PICTURES: Final = (
         {"dir": "llama"},
     ),
     Picture("dashboard-node", "ckpt-node", SWAPPED - 3120, SWAPPED + 480, {"instance": "gpu-01:10047"}),
+)
+
+
+JOB_PICTURE: Final = Picture(
+    "dashboard-job", "ckpt-job", job.BEGAN + job.HOUR, job.ENDS, {"run_id": job.RUN_ID}
 )
 
 
@@ -168,25 +176,42 @@ def draw(picture: Picture, target: Path) -> None:
         )  # fmt: skip
 
 
+@contextlib.contextmanager
+def served(data: Path) -> Iterator[None]:
+    """Let a Prometheus serve a data directory."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yml", encoding="utf-8") as config:
+        config.write("scrape_configs: []\n")
+        config.flush()
+        server = ["prometheus", f"--config.file={config.name}", f"--storage.tsdb.path={data}"]
+        server += [f"--web.listen-address=127.0.0.1:{PROMETHEUS_PORT}", "--storage.tsdb.retention.time=50y"]
+        with serving(server, f"{PROMETHEUS}/-/ready"):
+            yield
+
+
+def draw_all(pictures: Sequence[Picture], data: Path, images: Path) -> None:
+    """Draw pictures of what a data directory holds."""
+    settings = {"PROMETHEUS": PROMETHEUS, "PORT": str(PREVIEW_PORT)}
+    with served(data), serving([*VITE, "preview"], f"http://127.0.0.1:{PREVIEW_PORT}", **settings):
+        for picture in pictures:
+            draw(picture, images / f"{picture.name}.png")
+
+
 def main() -> None:
-    """Draw every picture into ``docs/images``, or into the folder that is named."""
+    """Draw every picture into ``docs/images`` or the folder that is named; ``ONLY=job`` that one alone."""
     images = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
     images.mkdir(parents=True, exist_ok=True)
-    prometheus, preview = f"http://127.0.0.1:{PROMETHEUS_PORT}", f"http://127.0.0.1:{PREVIEW_PORT}"
-    vite = ["node", "node_modules/vite/bin/vite.js"]
-    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
-        config, data = Path(place, "prometheus.yml"), Path(os.environ.get("DATA", f"{place}/data"))
-        config.write_text("scrape_configs: []\n", encoding="utf-8")
-        if not data.exists():
-            fill(data)
-        server = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={data}"]
-        server += [f"--web.listen-address=127.0.0.1:{PROMETHEUS_PORT}", "--storage.tsdb.retention.time=50y"]
-        stack.enter_context(serving(server, f"{prometheus}/-/ready"))
-        run([*vite, "build"], PROMETHEUS=prometheus)
-        settings = {"PROMETHEUS": prometheus, "PORT": str(PREVIEW_PORT)}
-        stack.enter_context(serving([*vite, "preview"], preview, **settings))
-        for picture in PICTURES:
-            draw(picture, images / f"{picture.name}.png")
+    run([*VITE, "build"], PROMETHEUS=PROMETHEUS)
+    with tempfile.TemporaryDirectory() as place:
+        data, of_job = Path(os.environ.get("DATA", f"{place}/data")), Path(place, "job")
+        job.samples(of_job, run)
+        for _ in range(job.PASSES):
+            with served(of_job):
+                job.record(of_job, PROMETHEUS, run)
+        draw_all([JOB_PICTURE], of_job, images)
+        if os.environ.get("ONLY") != "job":
+            if not data.exists():
+                fill(data)
+            draw_all(PICTURES, data, images)
 
 
 main()

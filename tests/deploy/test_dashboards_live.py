@@ -22,6 +22,8 @@ from tests.integration.daemon import Daemon, launch, wait_until
 from tests.integration.prometheus import tool
 from tests.promql_units import nodes, parsed
 
+# The demo is no scheduler's job, and the dashboard of a job needs rules with windows of an hour.
+LIVE = [uid for uid in UIDS if uid != "ckpt-job"]
 # The demo saves each twelve seconds or so: two saves in the range, and as much again before it.
 RANGE_SECONDS = 30
 SAVES = 5
@@ -101,7 +103,7 @@ def test_every_query_has_data_in_the_demo(tmp_path: Path) -> None:
             what=f"{SAVES} saves with a bubble",
         )
         now = time.time()
-        answers = {q: ask(url, q, now) for uid in UIDS for q in questions_of(load(uid))}
+        answers = {q: ask(url, q, now) for uid in LIVE for q in questions_of(load(uid))}
         empty = [q for q, values in answers.items() if not values and not unknown_here(url, q)]
 
     assert empty == []

@@ -21,9 +21,10 @@ from typing import Any
 import pytest
 
 from ckpt_exporter.model import Mount
-from grafana.story import ScriptedNode, async_save, scrapes, sync_save
+from grafana.story import ScriptedLoad, ScriptedNode, async_save, scrapes, sync_save
 from tests.dashboards import UIDS, Question, defaults, filled, load, question, questions_of
-from tests.integration.prometheus import Prometheus, backfill, serving
+from tests.integration.prometheus import Prometheus, backfill, backfill_rules, serving
+from tests.integration.rule_files import NAME, layers, recorded, write_rules
 
 BEGAN = 1_764_460_800.0
 ENDS = BEGAN + 4200.0
@@ -38,13 +39,16 @@ Result = list[dict[str, Any]]
 def busy_node(name: str = "gpu-01:10047", seconds: float = 90.0) -> ScriptedNode:
     """Seven saves that stop training, one each ten minutes."""
     saves = tuple(sync_save(BEGAN + 400 + 600 * i, seconds, 100 * (i + 1), 60 * 10**9) for i in range(7))
-    return ScriptedNode(name, BEGAN, {"llama": saves, "vision": ()}, "llama-70b", NVME)
+    load = ScriptedLoad(BEGAN + 1500, BEGAN + 1550, 60 * 10**9, 0.25)
+    return ScriptedNode(name, BEGAN, {"llama": saves, "vision": ()}, "llama-70b", NVME, loads=(load,))
 
 
 def light_node() -> ScriptedNode:
     """Fourteen saves in the background, one each five minutes."""
     saves = tuple(async_save(BEGAN + 200 + 300 * i, 40.0, 50 * (i + 1), 12 * 10**9) for i in range(14))
-    return ScriptedNode("gpu-02:10047", BEGAN, {"llama": (), "vision": saves}, "vision-l", NVME)
+    return ScriptedNode(
+        "gpu-02:10047", BEGAN, {"llama": (), "vision": saves}, "vision-l", NVME, run_id="8813"
+    )
 
 
 def times(since: float = BEGAN, until: float = ENDS) -> range:
@@ -110,10 +114,20 @@ def stored(place: Path, lines: Iterable[str]) -> Path:
     return place / "data"
 
 
+def record(place: Path, data: Path) -> None:
+    """Let the rules record what the dashboard of a job reads."""
+    wanted = {name for q in questions_of(load("ckpt-job")) for name in NAME.findall(q.expr) if ":" in name}
+    for number, layer in enumerate(layers(recorded(), wanted)):
+        rules = write_rules(layer, place / f"layer{number}.yml")
+        backfill_rules(rules, data, BEGAN, ENDS + SCRAPE_SECONDS, SCRAPE_SECONDS)
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
     place = tmp_path_factory.mktemp("fleet")
-    with serving(stored(place, fleet())) as server:
+    data = stored(place, fleet())
+    record(place, data)
+    with serving(data) as server:
         yield Asking(server)
 
 
@@ -207,6 +221,29 @@ class TestFleet:
 
         assert mean is not None
         assert mean < 0.1
+
+    def test_a_job_is_all_its_nodes(self, served: Asking) -> None:
+        """Run 8812 is gpu-01 alone: in its hour six saves of 93 s on 8 GPUs, and 0.6 % waiting for data."""
+        assert served.number("ckpt-job", "Bubble share") == pytest.approx(558 / 3600, rel=CLOSE)
+        assert served.number("ckpt-job", "GPU-hours lost") == pytest.approx(8 * 558 / 3600, rel=CLOSE)
+        assert served.number("ckpt-job", "GPUs") == 8
+        assert served.number("ckpt-job", "Saves") == pytest.approx(6, rel=CLOSE)
+        assert served.number("ckpt-job", "Saved") == pytest.approx(6 * 60e9, rel=CLOSE)
+        assert served.number("ckpt-job", "Slowest node") == 90
+        assert served.number("ckpt-job", "Spread") == 0
+        assert served.number("ckpt-job", "GPU time lost, by cause", "C") == pytest.approx(0.006, rel=CLOSE)
+        assert served.by("run_id", "ckpt-job", "Jobs, most expensive first", "B") == pytest.approx(
+            {"8812": 558 / 3600, "8813": 42 / 3600}, rel=CLOSE
+        )
+
+    def test_a_load_is_told_beside_the_saves(self, served: Asking) -> None:
+        """60 GB in 50 s, a quarter of it from the page cache; the trend has it in the half hour after it."""
+        llama = served.choose(dir="llama")
+        soon = BEGAN + 2400
+
+        assert llama.number("ckpt-directory", "Duration of loads", "A") == 50
+        assert llama.number("ckpt-directory", "Of a load, from the page cache") == 0.25
+        assert llama.number("ckpt-directory", "Speed of loads", at=soon) == pytest.approx(1.2e9, rel=CLOSE)
 
     def test_phases_add_up_to_the_bubble(self, served: Asking) -> None:
         """2 s before the first byte, 81 s while bytes flow, 9 s while they pause, 1 s after the last."""

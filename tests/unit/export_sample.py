@@ -9,6 +9,7 @@ from ckpt_exporter.model import (
     Bubble,
     ConfigStatus,
     DirectorySnapshot,
+    ElsewhereStatus,
     GpuBackendStatus,
     GpuInfo,
     GpuRun,
@@ -92,6 +93,7 @@ LAST_LOAD = Load(
     bandwidth=2e9,
     readers=8,
     cached_ratio=0.25,
+    first_gpu_work=951.0,
 )
 
 # Moved in from outside: when its bytes were written is not known.
@@ -221,6 +223,9 @@ def _hostile() -> DirectorySnapshot:
         last_bubble=Bubble(HOSTILE_NAME, MOVED_SAVE.path, 600.0, skipped="no_gpu"),
         retained_checkpoints=1,
         retained_bytes=5_000_000,
+        remote_saves={"complete": 2, "incomplete": 0, "aborted": 1},
+        last_remote_save=replace(MOVED_SAVE, end=700.0, elsewhere=True),
+        server_clock_offset_seconds=-2.5,
     )
 
 
@@ -252,6 +257,7 @@ def sample_snapshot() -> Snapshot:
                 HOSTILE_NAME, "poll", up=True, watched_directories=3, limit_reached=True, coverage=0.25
             ),
         ),
+        elsewhere=(ElsewhereStatus(HOSTILE_NAME, up=True, calls=321),),
         counters=WatchCounters(
             overflows=1,
             dropped=2,
@@ -260,7 +266,15 @@ def sample_snapshot() -> Snapshot:
         ),
         config=ConfigStatus(successful=False, success_unix=1764466800.0),
         web=WebStatus(
-            {"busy": 0, "crowded": 1, "rate_limited": 0, "slow": 2, "tls": 3, "unauthorized": 4},
+            {
+                "busy": 0,
+                "crowded": 1,
+                "misdirected": 0,
+                "rate_limited": 0,
+                "slow": 2,
+                "tls": 3,
+                "unauthorized": 4,
+            },
             ConfigStatus(successful=True, success_unix=1764466900.0),
         ),
         gpu_backend=GPU_BACKEND,

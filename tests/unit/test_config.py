@@ -699,7 +699,7 @@ class TestSample:
         assert len(rows) == 2 + len(keys(()))
         assert rows[2].startswith("| `directories[].name` | text | required |  | ")
         assert "Layouts: deepspeed, torch_save." in rows[4]
-        assert rows[16].startswith(
+        assert rows[19].startswith(
             '| `web.listen_address` | address | `":10047"` | `--web.listen-address` | '
         )
         assert {row.count(" | ") for row in rows[2:]} == {4}

@@ -15,6 +15,7 @@ from ckpt_exporter.metrics.catalogue import METRICS
 from grafana.boards import BOARDS, as_json
 from tests.dashboards import (
     FOLDER,
+    LEVELS,
     UIDS,
     Board,
     Panel,
@@ -24,16 +25,22 @@ from tests.dashboards import (
     load,
     panels_of,
     questions_of,
+    recorded_names,
 )
 from tests.promql_units import UNITS, nodes, of_expression, parsed
 
-LABELS = {metric.name: set(metric.labels) for metric in METRICS}
+# The dashboard of a job reads what the rules record, of whose level the labels are.
+LABELS = {metric.name: set(metric.labels) for metric in METRICS} | {
+    name: LEVELS[name.partition(":")[0]] for name in recorded_names() if name.partition(":")[0] in LEVELS
+}
 TARGET_LABELS = {"cluster", "job", "instance"}
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 COUNTERS = {metric.name for metric in METRICS if metric.type == "counter"} | {"process_cpu_seconds_total"}
+COUNTERS |= {name for name in LABELS if name.endswith(":counter")}
 HISTOGRAMS = {metric.name for metric in METRICS if metric.type == "histogram"}
+EVERYWHERE = ("ckpt_exporter_build_info", "ckpt_saves_total")
 TYPES = ("stat", "timeseries", "bargauge", "table", "state-timeline")
-UNFILLED = {name: f"${name}" for name in ("cluster", "job", "instance", "dir")}
+UNFILLED = {name: f"${name}" for name in ("cluster", "job", "instance", "dir", "run_id")}
 HISTOGRAM = re.compile(r"_(sum|count|bucket)$")
 
 every_board = pytest.mark.parametrize("board", [load(uid) for uid in UIDS], ids=UIDS)
@@ -146,9 +153,13 @@ class TestBoard:
         """A variable fed by a metric that some nodes lack would hide these nodes."""
         for variable in board["templating"]["list"]:
             if variable["type"] == "query":
-                name = re.match(r"label_values\((\w+)", variable["query"]["query"])
+                name = re.match(r"label_values\(([\w:]+)", variable["query"]["query"])
                 assert name is not None
-                assert name[1] in ("ckpt_exporter_build_info", "ckpt_saves_total")
+                # Only what holds a GPU is a job.
+                known = (
+                    ("instance_gpu_run:ckpt_gpu_run:last",) if variable["name"] == "run_id" else EVERYWHERE
+                )
+                assert name[1] in known
 
     @every_board
     def test_every_variable_used_is_defined(self, board: Board) -> None:
