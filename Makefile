@@ -35,9 +35,9 @@ unit: $(VENV)/ready-dev
 test-frameworks: $(FRAMEWORKS_VENV)/ready
 	$(FRAMEWORKS_VENV)/bin/python -m pytest tests/frameworks
 
-# Dashboards, alerts and manifests against the real programs that read them: an environment of their own. What looks
-# at files alone shares the cores; what measures or draws runs alone.
-FILES_ALONE := $(addprefix tests/deploy/test_,helm.py image.py kubernetes.py packages.py readmes.py slurm.py systemd_units.py)
+# Dashboards, alerts and manifests against the real programs that read them: an environment of their own. What
+# judges files and recordings shares the cores; what measures or draws runs alone.
+FILES_ALONE := $(addprefix tests/deploy/test_,alerts_storage_swap.py helm.py image.py kubernetes.py packages.py readmes.py slurm.py systemd_units.py)
 test-deploy: $(DEPLOY_VENV)/ready tools
 	$(DEPLOY_VENV)/bin/python -m pytest -n logical --dist loadfile $(FILES_ALONE)
 	$(DEPLOY_VENV)/bin/python -m pytest $(filter-out $(FILES_ALONE),$(wildcard tests/deploy/test_*.py))
