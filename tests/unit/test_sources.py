@@ -324,16 +324,16 @@ class TestCommand:
         assert loads == [
             (
                 "node,directory,path,layout,step,run,readers,start_unix,end_unix,duration_seconds,bytes,files,"
-                "cached_ratio,notes,mountpoint,device,fstype,transport"
+                "cached_ratio,notes,mountpoint,device,fstype,transport,cold_start_seconds"
             ),
             (
                 "n1,llama,/data/llama/a,huggingface,100,pretrain,8,1764460810.0,1764460830.5,20.5,8000000000,"
-                '4,0.25,"[""mapped""]",/data,nvme0n1p1,ext4,nvme-pcie'
+                '4,0.25,"[""mapped""]",/data,nvme0n1p1,ext4,nvme-pcie,27.5'
             ),
         ]
         assert stalls == [
-            "node,gpu,uuid,start_unix,end_unix,seconds,cause",
-            "n1,3,,1764460840.0,1764460844.0,3.5,data_loading",
+            "node,gpu,uuid,start_unix,end_unix,seconds,cause,confidence",
+            "n1,3,,1764460840.0,1764460844.0,3.5,data_loading,",
         ]
         assert [json.loads(line)["kind"] for line in lines] == ["save", "load", "stall"]
         assert json.loads(lines[1])["cached_ratio"] == 0.25
