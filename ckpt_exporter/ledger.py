@@ -311,7 +311,9 @@ class Ledger:
     def unexplained(self, now: float) -> tuple[int, ...] | None:
         """Return the GPUs of runs that work little while no save can be why; None if all GPUs work."""
         with self._lock:
-            return self._bubbles.unexplained(now) if self._bubbles.low else None
+            gpus = self._bubbles.unexplained(now)
+            self._was_low = self._bubbles.low
+            return gpus if self._was_low else None
 
     def _note_low(self) -> None:
         was, self._was_low = self._was_low, self._bubbles.low

@@ -11,7 +11,7 @@ from ckpt_exporter.bubble.attribution import SaveSpan
 from ckpt_exporter.bubble.causes import Witness, find_cause
 from ckpt_exporter.bubble.elsewhere import Looks, joined, with_parts
 from ckpt_exporter.bubble.episodes import Episode
-from ckpt_exporter.bubble.gpus import Gpu
+from ckpt_exporter.bubble.gpus import SILENT_SECONDS, Gpu
 from ckpt_exporter.bubble.hosts import HostShare, host_share
 from ckpt_exporter.bubble.judge import Case
 from ckpt_exporter.bubble.runs import Runs
@@ -88,10 +88,11 @@ class BubbleDetector:
         gpu = self._gpus.get(uuid) or self._add(GpuInfo(sample.gpu, uuid))
         ended = gpu.feed(sample)
         since = gpu.stalls.low_since
-        if since is None or sample.t - since < LOW_SECONDS:
-            self._low.discard(uuid)
-        else:
+        low = since is not None and LOW_SECONDS <= sample.t - since <= LONGEST_LOOK_SECONDS
+        if low and gpu.belongs(sample.t):
             self._low.add(uuid)
+        else:
+            self._low.discard(uuid)
         if ended is not None:
             self._episodes.append((uuid, ended))
 
@@ -240,21 +241,18 @@ class BubbleDetector:
 
     @property
     def low(self) -> bool:
-        """Tell whether any GPU works little for longer than a step takes."""
+        """Tell whether any GPU of a run works little for longer than a step takes."""
         return bool(self._low)
 
     def unexplained(self, now: float) -> tuple[int, ...]:
         """Return the indices of the GPUs of runs that work little now, and no save can have caused it."""
-        found = []
-        for uuid in self._low:
-            gpu = self._gpus[uuid]
-            since = gpu.stalls.low_since
-            recent = since is not None and now - since <= LONGEST_LOOK_SECONDS and now - gpu.last_t <= 10.0
-            if recent and gpu.belongs(now) and not self._claimed(uuid, since or now, now):
-                found.append(gpu.info.gpu)
-        return tuple(sorted(found))
+        # One that is not read any more may do anything.
+        self._low = {uuid for uuid in self._low if now - self._gpus[uuid].last_t <= SILENT_SECONDS}
+        free = [self._gpus[uuid] for uuid in self._low if not self._claimed(uuid, now)]
+        return tuple(sorted(gpu.info.gpu for gpu in free))
 
-    def _claimed(self, uuid: str, since: float, now: float) -> bool:
+    def _claimed(self, uuid: str, now: float) -> bool:
+        since = self._gpus[uuid].stalls.low_since or now
         before, after = self.settings.reach_before_seconds, self.settings.reach_after_seconds
         return any(
             save.start - before <= now

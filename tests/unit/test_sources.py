@@ -332,8 +332,8 @@ class TestCommand:
             ),
         ]
         assert stalls == [
-            "node,gpu,uuid,start_unix,end_unix,seconds,cause",
-            "n1,3,,1764460840.0,1764460844.0,3.5,data_loading",
+            "node,gpu,uuid,start_unix,end_unix,seconds,cause,confidence",
+            "n1,3,,1764460840.0,1764460844.0,3.5,data_loading,",
         ]
         assert [json.loads(line)["kind"] for line in lines] == ["save", "load", "stall"]
         assert json.loads(lines[1])["cached_ratio"] == 0.25

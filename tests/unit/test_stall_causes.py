@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,17 @@ from ckpt_exporter.bubble.episodes import Episode, Seen, StallWatch
 from ckpt_exporter.bubble.hosts import HostShare, host_share
 from ckpt_exporter.bubble.settings import BubbleSettings
 from ckpt_exporter.journal import log_stall
-from ckpt_exporter.model import HostEvidence, Stall
+from ckpt_exporter.model import (
+    DetectSettings,
+    DirectorySettings,
+    GpuInfo,
+    GpuSample,
+    GpuSet,
+    HostEvidence,
+    Stall,
+)
+from ckpt_exporter.recording import Recorder
+from ckpt_exporter.replay import as_json, replay
 from tests.gpu_profiles import Noise, Outcome, Profile, Stop, job, play, save
 
 MIB = 1024 * 1024
@@ -211,11 +222,12 @@ class Told(BubbleDetector):
 def played(*stops: Stop, looks: Iterable[HostEvidence] = (), **more: object) -> tuple[Outcome, Told]:
     detector = Told(looks)
     settings: dict[str, object] = {
+        "seconds": 250.0,
         "gpus": 4,
         "noise": Noise(),
         "writers": (job((0, 1)), job((2, 3), directory="e", pids=(8,))),
     }
-    profile = Profile("stalls", 250.0, stops=stops, **{**settings, **more})  # type: ignore[arg-type]
+    profile = Profile("stalls", stops=stops, **{**settings, **more})  # type: ignore[arg-type]
     return play(profile, detector), detector
 
 
@@ -267,10 +279,45 @@ def test_looks_are_wanted_only_while_a_run_stands_still_for_no_known_reason() ->
     assert {detector.unexplained_at[t] for t in named} == {(0,)}
 
 
+def test_a_gpu_of_no_run_wants_no_looks() -> None:
+    """A GPU that its process has left is idle, and nobody asks why; nor for one that is not read any more."""
+    _, detector = played(Stop((0, 1), 100.0, 250.0, "off"), writers=())
+    assert set(detector.unexplained_at.values()) == {()}
+    _, detector = played(Stop((0,), 100.0, 200.0, "idle"), seconds=110.0)
+    assert detector.low
+    assert detector.unexplained(121.0) == ()
+    assert not detector.low
+
+
 def test_steps_want_no_looks() -> None:
     """GPUs without kernels for a part of each step are not looked into."""
     _, detector = played(step=(2.0, 0.3))
     assert set(detector.unexplained_at.values()) == {()}
+
+
+def test_a_recording_gives_the_same_cause(tmp_path: Path) -> None:
+    """Lines of kind host are replayed: of two GPUs that idle for 20 s, the one whose run reads loads data."""
+    path = tmp_path / "stall.jsonl"
+    with path.open("w") as stream:
+        recorder = Recorder(stream)
+        recorder.start(0.0, 1.8e9, [DirectorySettings("d", "/data/d")])
+        recorder.write(GpuSet(0.0, (GpuInfo(0, "GPU-0", limit_w=700.0), GpuInfo(1, "GPU-1", limit_w=700.0))))
+        coming = reads(0)
+        for i in range(300):
+            idle = 100.0 <= i / 2 < 120.0
+            while coming and coming[0].t <= i / 2:
+                recorder.write(coming.pop(0))
+            for gpu in (0, 1):
+                util, power = (0.0, 150.0) if idle else (0.92, 549.0)
+                recorder.write(GpuSample(i / 2, gpu, f"GPU-{gpu}", util=util, power_w=power, processes=1))
+        recorder.stop(150.0, timeout_seconds=10)
+    stalls = as_json(replay(str(path), DetectSettings()))["stalls"]
+    told = {stall["gpu"]: (stall["cause"], stall["confidence"], stall["evidence"]) for stall in stalls}
+    assert told == {
+        0: ("data_loading", "high", ("no_kernels", "reads")),
+        1: ("data_loading", "low", ("no_kernels",)),
+    }
+    assert {"gpu", "start", "end", "cause", "seconds"} <= stalls[0].keys()
 
 
 def test_a_stall_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
