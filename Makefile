@@ -6,7 +6,8 @@ VENV := .venv
 FRAMEWORKS_VENV := .venv-frameworks
 DEPLOY_VENV := .venv-deploy
 
-.PHONY: run test lint unit test-frameworks test-deploy test-cluster test-wheel wheel bundle generated lock bench tools clean
+.PHONY: run test lint unit test-frameworks test-deploy test-cluster test-wheel wheel bundle generated lock audit bench
+.PHONY: tools clean
 
 run: $(VENV)/ready
 ifeq ($(WATCH),)
@@ -34,25 +35,29 @@ unit: $(VENV)/ready-dev
 test-frameworks: $(FRAMEWORKS_VENV)/ready
 	$(FRAMEWORKS_VENV)/bin/python -m pytest tests/frameworks
 
-# Dashboards, alerts and manifests against the real programs that read them: an environment of their own.
+# Dashboards, alerts and manifests against the real programs that read them: an environment of their own. What looks
+# at files alone shares the cores; what measures or draws runs alone.
+FILES_ALONE := $(addprefix tests/deploy/test_,helm.py image.py kubernetes.py packages.py readmes.py slurm.py systemd_units.py)
 test-deploy: $(DEPLOY_VENV)/ready tools
-	$(DEPLOY_VENV)/bin/python -m pytest tests/deploy
+	$(DEPLOY_VENV)/bin/python -m pytest -n logical --dist loadfile $(FILES_ALONE)
+	$(DEPLOY_VENV)/bin/python -m pytest $(filter-out $(FILES_ALONE),$(wildcard tests/deploy/test_*.py))
 
 # Thirty-two exporters in network namespaces, a job over eight of them and a real Prometheus: root, bindfs, ten minutes.
 test-cluster: $(VENV)/ready-dev
 	CKPT_TEST_CLUSTER=1 $(VENV)/bin/python -m pytest -s tests/cluster
 
 # The wheel and the source distribution that users install, and the smoke tests against the wheel.
-wheel: $(DEPLOY_VENV)/ready
+wheel: $(VENV)/ready
 	rm -rf dist
-	$(DEPLOY_VENV)/bin/python -m build --no-isolation --outdir dist . >/dev/null
+	$(VENV)/bin/python -m pip install --quiet build hatchling
+	$(VENV)/bin/python -m build --no-isolation --outdir dist . >/dev/null
 	@ls dist
 
-test-wheel: wheel
+test-wheel: wheel $(DEPLOY_VENV)/ready
 	$(DEPLOY_VENV)/bin/python -m pytest tests/deploy/test_packages.py
 
 bundle: wheel
-	PYTHON=$(DEPLOY_VENV)/bin/python sh deploy/packaging/bundle.sh dist/*.whl
+	PYTHON=$(VENV)/bin/python sh deploy/packaging/bundle.sh dist/*.whl
 
 # Man page, completions, licences, bill of materials, chart: from the program, the lock and the manifests.
 generated: $(VENV)/ready-dev
@@ -65,6 +70,12 @@ lock: $(DEPLOY_VENV)/ready
 		--no-header --extra auth -o deploy/docker/requirements.txt pyproject.toml
 	echo "hatchling>=1.24" | $(DEPLOY_VENV)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-header -o deploy/docker/requirements-build.txt -
+
+# Known vulnerabilities of the locked packages; needs the network. A package without a finding is silent.
+audit: $(DEPLOY_VENV)/ready
+	$(DEPLOY_VENV)/bin/python -m pip install --quiet pip-audit
+	$(DEPLOY_VENV)/bin/pip-audit --require-hashes --disable-pip --strict -r deploy/docker/requirements.txt
+	$(DEPLOY_VENV)/bin/pip-audit --require-hashes --disable-pip --strict -r deploy/docker/requirements-build.txt
 
 bench: $(VENV)/ready-dev
 	$(VENV)/bin/python -m benchmarks $(ARGS)

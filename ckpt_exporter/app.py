@@ -7,11 +7,13 @@ import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from ckpt_exporter import __version__
+from ckpt_exporter.bubble.cold_start import WAIT_SECONDS
 from ckpt_exporter.config.fragments import Fragments
 from ckpt_exporter.config.schema import Config, HistorySettings
 from ckpt_exporter.detect.layouts import is_ignored, is_noise
@@ -19,7 +21,7 @@ from ckpt_exporter.detect.places import fixed_prefix, relative_to
 from ckpt_exporter.errors import CkptExporterError
 from ckpt_exporter.history.place import why_unusable
 from ckpt_exporter.history.recorder import HistoryRecorder, Place
-from ckpt_exporter.journal import log_bubble, log_load, log_save, log_stall
+from ckpt_exporter.journal import log_bubble, log_cold_start, log_load, log_save, log_stall
 from ckpt_exporter.ledger import Ledger
 from ckpt_exporter.logs import log_event
 from ckpt_exporter.metrics.registry import build_registry
@@ -31,6 +33,7 @@ from ckpt_exporter.model import (
     FileEvent,
     GpuBackendStatus,
     Load,
+    LoadGpus,
     Progress,
     ProgressMethod,
     ReadEvent,
@@ -66,6 +69,8 @@ LOG = logging.getLogger("ckpt_exporter")
 TICK_SECONDS = 0.25
 JUDGING_TICK_SECONDS = 1.0
 IDLE_TICK_SECONDS = 10.0
+# Loads whose GPUs have yet to be found.
+MAX_UNPLACED = 16
 # A directory that is not there by then is a state like any other, and the start is over.
 SETTLE_SECONDS = 5.0
 
@@ -112,12 +117,15 @@ class Exporter:
             on_load=self._on_load,
             on_remote_save=self._on_remote_save,
             on_low=self._on_low,
+            on_cold_start=self._on_cold_start,
         )
         self._history = _history(config, self.ledger)
         self._gpu_backend, make_gpus = gpus or _configured_gpus(config)
         self._gpus = make_gpus(self.ledger.feed, self._is_saving) if make_gpus is not None else None
         owners = GpuOwners(self._gpu_processes, lambda: self._gpus is not None and self._gpus.mapping_known)
         self._gpu_runs = GpuRuns(owners.runs)
+        self._gpus_of = owners.gpus_of
+        self._unplaced: deque[Load] = deque(maxlen=MAX_UNPLACED)
         self._writers = WritersSource(self.ledger.feed, clock, owners.gpus_of)
         self._readers = ReadersSource(self.ledger.feed, clock)
         self._evidence = HostEvidenceSource(
@@ -194,6 +202,7 @@ class Exporter:
         """Let saves that have gone quiet end; return in how many seconds to come again."""
         self._follow_clock()
         saving = self.ledger.tick(self._clock())
+        self._place_loads()
         recorder = self._recorder
         if recorder is not None and recorder.failed is not None:
             self._recorder = None
@@ -201,7 +210,8 @@ class Exporter:
             log_event(LOG, logging.ERROR, "recording stopped", reason=recorder.failed)
         if saving:
             return TICK_SECONDS
-        return JUDGING_TICK_SECONDS if self.ledger.judging or self.ledger.loading else IDLE_TICK_SECONDS
+        busy = self.ledger.judging or self.ledger.loading or self.ledger.awaits_work
+        return JUDGING_TICK_SECONDS if busy else IDLE_TICK_SECONDS
 
     def _follow_clock(self) -> None:
         before, unix, after = self._clock(), time.time(), self._clock()
@@ -360,6 +370,24 @@ class Exporter:
         if self._history is not None:
             self._history.add_load(load)
         log_load(load)
+        if self._gpus is not None and load.pids:
+            self._unplaced.append(load)
+
+    def _place_loads(self) -> None:
+        """Find the GPUs of those who loaded; a process may first load, and take its GPU then."""
+        now = self._clock()
+        for _ in range(len(self._unplaced)):
+            load = self._unplaced.popleft()
+            gpus = self._gpus_of(load.pids)
+            if gpus:
+                self.ledger.feed(LoadGpus(now, load.directory, load.path, load.end, gpus))
+            elif now < load.end + WAIT_SECONDS:
+                self._unplaced.append(load)
+
+    def _on_cold_start(self, load: Load) -> None:
+        if self._history is not None:
+            self._history.add_cold_start(load)
+        log_cold_start(load)
 
     def _on_bubble(self, cost: Bubble | Stall) -> None:
         if not isinstance(cost, Bubble):

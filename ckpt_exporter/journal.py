@@ -56,6 +56,19 @@ def log_load(load: Load) -> None:
     )
 
 
+def log_cold_start(load: Load) -> None:
+    """Log that GPUs have begun to work after a load."""
+    log_event(
+        _LOG,
+        logging.INFO,
+        "first GPU work after a load",
+        dir=load.directory,
+        step=load.step,
+        cold_start_seconds=_rounded(load.cold_start_seconds),
+        path=load.path,
+    )
+
+
 def log_bubble(bubble: Bubble, level: int) -> None:
     """Log what a save cost on its GPUs, or why that is not known."""
     log_event(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
+from ckpt_exporter.bubble.cold_start import ColdStarts
 from ckpt_exporter.bubble.detector import BubbleDetector
 from ckpt_exporter.detect.loads import LoadDetector
 from ckpt_exporter.detect.progress import joined_late
@@ -26,6 +27,7 @@ from ckpt_exporter.model import (
     Histogram,
     HostEvidence,
     Load,
+    LoadGpus,
     Mount,
     Progress,
     ReadEvent,
@@ -35,8 +37,10 @@ from ckpt_exporter.model import (
     Save,
     SkipReason,
     Snapshot,
+    Space,
     Stall,
     StorageStatus,
+    WatchChange,
     Writers,
 )
 from ckpt_exporter.remote import RESULTS, RemoteSaves
@@ -155,6 +159,12 @@ class _Book:
         if self.last_load is None or load.end >= self.last_load.end:
             self.last_load = load
 
+    def enter_cold_start(self, load: Load) -> None:
+        """Add when the GPUs first worked after a load that was entered before."""
+        last = self.last_load
+        if last is not None and (last.path, last.end) == (load.path, load.end):
+            self.last_load = load
+
     def enter_bubble(self, bubble: Bubble, unix: float) -> None:
         """Add what one save cost on its GPUs, all at once."""
         self.recent.enter_bubble(bubble)
@@ -208,9 +218,9 @@ class Ledger:
     ``on_save`` is called outside the lock for every finished save; ``on_fact`` (the recorder) inside it, so
     that a recording has the order in which facts were judged; ``on_begin`` outside it when the first save
     begins after none was open, so that who sleeps meanwhile can wake up. ``unix_minus_t`` turns monotonic
-    times into Unix seconds. ``on_load`` is called outside the lock for every finished load,
-    ``on_remote_save`` for every save of another host; ``on_low`` inside it (it only wakes someone) when a
-    GPU begins to work little after all of them worked.
+    times into Unix seconds. ``on_load`` is called outside the lock for every finished load, ``on_cold_start``
+    with the same load once the first work of its GPUs is known, ``on_remote_save`` for every save of another
+    host; ``on_low`` inside it (it only wakes someone) when a GPU begins to work little after all worked.
     """
 
     def __init__(
@@ -226,6 +236,7 @@ class Ledger:
         on_load: Callable[[Load], None] | None = None,
         on_remote_save: Callable[[Save], None] | None = None,
         on_low: Callable[[], None] | None = None,
+        on_cold_start: Callable[[Load], None] | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._detect = detect
@@ -241,9 +252,11 @@ class Ledger:
         self._on_load = on_load
         self._on_remote_save = on_remote_save
         self._on_low = on_low
+        self._on_cold_start = on_cold_start
         self._was_low = False
-        self._loads: list[Load] = []
+        self._loads: list[Load] = []  # that ended just now, and those whose GPUs have just begun to work
         self._remote: list[Save] = []
+        self._cold_starts = ColdStarts()
         self._saving = False
         self._announced: set[tuple[str, str]] = set()
         self._costs: list[Bubble | Stall] = []
@@ -255,7 +268,7 @@ class Ledger:
                 self._on_fact(fact)
             ticks = fact.t >= self._last_tick + TICK_SECONDS
             if not ticks and isinstance(fact, GpuSample):
-                self._bubbles.feed(fact)  # most facts are these, and between two ticks nothing comes of one
+                self._feed_gpus(fact)  # most facts are these, and between two ticks nothing comes of one
                 self._note_low()
                 return
             saves = self._tick(fact.t) if ticks else []
@@ -289,6 +302,11 @@ class Ledger:
     def loading(self) -> bool:
         """Tell whether a load is open or has yet to be judged."""
         return any(book.reads.loading for book in list(self._books.values()))
+
+    @property
+    def awaits_work(self) -> bool:
+        """Tell whether the first GPU work after a load has yet to be seen."""
+        return self._cold_starts.waiting
 
     def unexplained(self, now: float) -> tuple[int, ...] | None:
         """Return the GPUs of runs that work little while no save can be why; None if all GPUs work."""
@@ -412,6 +430,8 @@ class Ledger:
             self._enter_loads(book, book.reads.tick(now))
             for start, last in book.reads.spans():
                 self._bubbles.load_seen(name, start, last)
+                self._cold_starts.load_began(name, start)
+        self._enter_cold_starts(now)
         saves = [save for book in self._books.values() for save in book.detector.tick(now)]
         self._announce(now, {(save.directory, save.path) for save in saves})
         self._cost(self._bubbles.tick(now))
@@ -448,31 +468,52 @@ class Ledger:
         for load in loads:
             book.enter_load(load, load.end + self.unix_minus_t)
             self._bubbles.load_seen(load.directory, load.start, load.end)
+            self._cold_starts.load_ended(load)
         self._loads += loads
+
+    def _enter_cold_starts(self, now: float) -> None:
+        for load in self._cold_starts.tick(now):
+            if load.directory in self._books:
+                self._books[load.directory].enter_cold_start(load)
+            self._loads.append(load)
 
     def _route(self, fact: Fact) -> list[Save]:
         if isinstance(fact, FileEvent) and fact.event == "moved":
             return self._route_move(fact)
+        if isinstance(fact, Writers):
+            return self._route_writers(fact)
         if isinstance(fact, (FileEvent, Progress)):
             book = self._owner(fact.path)
             if book is not None:
                 book.remote.note_local(fact)
-        elif isinstance(fact, (RemoteFile, RemoteLook)):
-            self._route_remote(fact)
+        elif isinstance(fact, (Space, WatchChange)):
+            book = self._books.get(fact.directory)
+        else:
+            self._route_aside(fact)
             return []
-        elif isinstance(fact, Writers):
-            return self._route_writers(fact)
+        return book.detector.feed(fact) if book is not None else []
+
+    def _route_aside(
+        self,
+        fact: ReadEvent | Reading | GpuSample | GpuSet | HostEvidence | LoadGpus | RemoteFile | RemoteLook,
+    ) -> None:
+        """Take in a fact of which no save of this host comes."""
+        if isinstance(fact, (RemoteFile, RemoteLook)):
+            self._route_remote(fact)
         elif isinstance(fact, (ReadEvent, Reading)):
             reader = self._owner(fact.path)
             if reader is not None:
                 reader.reads.feed(fact)
-            return []
-        elif isinstance(fact, (GpuSample, GpuSet, HostEvidence)):
+        elif isinstance(fact, HostEvidence):
             self._bubbles.feed(fact)
-            return []
+        elif isinstance(fact, LoadGpus):
+            self._cold_starts.feed(fact)
         else:
-            book = self._books.get(fact.directory)
-        return book.detector.feed(fact) if book is not None else []
+            self._feed_gpus(fact)
+
+    def _feed_gpus(self, fact: GpuSample | GpuSet) -> None:
+        self._bubbles.feed(fact)
+        self._cold_starts.feed(fact)
 
     def _route_remote(self, fact: RemoteFile | RemoteLook) -> None:
         """Give what a look told to its directory, unless it lies in another one further in."""
@@ -528,8 +569,9 @@ class Ledger:
         self, saves: list[Save], costs: list[Bubble | Stall], loads: list[Load], remote: Iterable[Save] = ()
     ) -> None:
         for load in loads:
-            if self._on_load is not None:
-                self._on_load(load)
+            tell = self._on_load if load.first_gpu_work is None else self._on_cold_start
+            if tell is not None:
+                tell(load)
         for save in saves:
             if self._on_save is not None:
                 self._on_save(save)

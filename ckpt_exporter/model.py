@@ -185,9 +185,10 @@ class Reading:
     """How far one process is with one file that it holds open for reading or mapped.
 
     ``position`` is the descriptor's offset in bytes. ``mapped_bytes`` is what of the file's mapping the
-    process has touched, asked for once since that costs; from then on its ``resident_bytes`` of all files
-    tell. ``rchar``, ``wchar`` and ``read_bytes`` are the process's own counters over all its files. ``held``
-    is False once it has let go. ``direct``: the page cache is bypassed. None is unknown.
+    process has touched, asked for of a new one and once nothing grows any more; meanwhile its
+    ``resident_bytes`` of all files tell. ``rchar``, ``wchar`` and ``read_bytes`` are the process's own
+    counters over all its files. ``held`` is False once it has let go. ``direct``: the page cache is bypassed.
+    None is unknown.
     """
 
     t: float
@@ -205,6 +206,17 @@ class Reading:
     held: bool = True
     command: str = ""
     run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadGpus:
+    """The GPUs of the run that loaded: of the load of ``path`` that ended at ``end``."""
+
+    t: float
+    directory: str
+    path: str
+    end: float
+    gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,10 +289,10 @@ class HostEvidence:
     ``gpus`` are the indices of the run's GPUs. ``processes`` of it were there all the time, None where it is
     not known which are its; the I/O of ``unread`` of them may not be read. ``cpu_seconds`` they used, of
     these ``worker_cpu_seconds`` those without a GPU. At ``t``, ``waiting`` of their threads were in
-    uninterruptible sleep, and ``runnable`` of those without a GPU ran or wanted to. ``io_wait_seconds`` is
-    what the kernel counted, where it counts. ``read_bytes`` came from storage, ``called_bytes`` through read
-    calls of any kind. Pressures are seconds in which a task stood still, in the run's own group or on the
-    whole host. Network bytes are of real interfaces, both ways.
+    uninterruptible sleep; of those without a GPU ``worker_waiting`` were, and ``runnable`` ran or wanted to.
+    ``io_wait_seconds`` is what the kernel counted, where it counts. ``read_bytes`` came from storage,
+    ``called_bytes`` through read calls of any kind. Pressures are seconds in which a task stood still, in the
+    run's own group or on the whole host. Network bytes are of real interfaces, both ways.
     """
 
     t: float
@@ -291,6 +303,7 @@ class HostEvidence:
     cpu_seconds: float | None = None
     worker_cpu_seconds: float | None = None
     waiting: int | None = None
+    worker_waiting: int | None = None
     runnable: int | None = None
     io_wait_seconds: float | None = None
     read_bytes: int | None = None
@@ -323,6 +336,7 @@ Fact = Union[  # noqa: UP007 (a runtime alias on 3.10)
     Writers,
     ReadEvent,
     Reading,
+    LoadGpus,
     Space,
     WatchChange,
     GpuSample,
@@ -407,7 +421,8 @@ class Load:
     ``duration_seconds`` = ``end`` - ``start``, without the quiet time the detector waited. ``readers`` is
     the highest number of processes that read the same file, None where processes can't be seen.
     ``cached_ratio`` is the share (0..1) of the bytes that was in the page cache before. ``bandwidth`` is
-    bytes per second as the readers saw it, page cache included. Unknown values are None.
+    bytes per second as the readers saw it, page cache included. ``first_gpu_work`` is when the GPUs of the
+    run that loaded first worked after ``end``. Unknown values are None.
     """
 
     directory: str
@@ -425,6 +440,12 @@ class Load:
     run: str | None = None
     cached_ratio: float | None = None
     notes: tuple[str, ...] = ()
+    first_gpu_work: float | None = None
+
+    @property
+    def cold_start_seconds(self) -> float | None:
+        """The time from the first open to the first work of the GPUs; None while not known."""
+        return None if self.first_gpu_work is None else self.first_gpu_work - self.start
 
 
 ActivitySource = Literal["gpm", "power", "power_utilization", "utilization"]
@@ -542,7 +563,8 @@ class WatchStatus:
     """State of the watch of one directory. ``backend`` is ``inotify`` or ``poll``.
 
     ``watched_directories`` counts directories under watch (or polled); ``coverage`` is the share (0..1) of
-    the tree's directories that inotify covers; ``limit_reached``: a kernel limit keeps it below 1.
+    the tree's directories that inotify covers; ``limit_reached``: a kernel limit keeps it below 1;
+    ``truncated``: the tree has more directories than are followed at all.
     """
 
     directory: str
@@ -551,6 +573,7 @@ class WatchStatus:
     watched_directories: int = 0
     limit_reached: bool = False
     coverage: float = 1.0
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

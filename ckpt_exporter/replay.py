@@ -56,6 +56,13 @@ class Replayed:
         else:
             self.bubbles[cost.directory, cost.save_path, cost.save_end] = cost
 
+    def add_cold_start(self, load: Load) -> None:
+        """Replace a load by itself with the first work of its GPUs."""
+        ended = (load.directory, load.path, load.end)
+        self.loads = [
+            load if (known.directory, known.path, known.end) == ended else known for known in self.loads
+        ]
+
     def bubble_of(self, save: Save) -> Bubble | None:
         """Return what a save cost on its GPUs; None where there is no figure."""
         bubble = self.bubbles.get((save.directory, save.path, save.end))
@@ -82,6 +89,7 @@ def replay(
                 on_save=replayed.add,
                 on_bubble=replayed.add_cost,
                 on_load=replayed.loads.append,
+                on_cold_start=replayed.add_cold_start,
             )
             now = item.t
         elif ledger is None:
@@ -153,7 +161,7 @@ def as_json(replayed: Replayed) -> dict[str, Any]:
 
 def _load_json(load: Load) -> dict[str, Any]:
     values = asdict(load)
-    return {"dir": values.pop("directory"), **values}
+    return {"dir": values.pop("directory"), **values, "cold_start_seconds": load.cold_start_seconds}
 
 
 def _gpu_json(status: GpuStatus) -> dict[str, Any]:

@@ -45,7 +45,7 @@ LOAD = LoadRecord(
     node="n1", directory="llama", path="/data/llama/日本\\xff'; --", layout="huggingface",
     start_unix=MIDNIGHT + 10.0, end_unix=MIDNIGHT + 30.5, duration_seconds=20.5, bytes=8_000_000_000, files=4,
     step=100, run="pretrain", readers=8, cached_ratio=0.25, notes=("mapped",), mountpoint="/data",
-    device="nvme0n1p1", fstype="ext4", transport="nvme-pcie",
+    device="nvme0n1p1", fstype="ext4", transport="nvme-pcie", cold_start_seconds=27.5,
 )  # fmt: skip
 STALL = StallRecord("n1", 3, MIDNIGHT + 40.0, MIDNIGHT + 44.0, 3.5, "data_loading", "GPU-x")
 

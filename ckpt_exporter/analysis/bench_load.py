@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ckpt_exporter.history.records import LoadRecord
     from ckpt_exporter.model import Load, Mount
 
-# More pages than this of what was dropped are still there: then the load is no cold one.
-STAYED: Final = 0.01
+# The cached share of a load is what the bench saw before it, not what the detector saw at its beginning.
+LOOKED_BEFORE: Final = "cached_looked_before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ def _load(
             load = watch.load(stopping)
             others = load is not None and not readers.pids.issuperset(load.pids)
     check_stopping(stopping)
-    record = None if load is None else _placed(load, watch.unix_minus_t, mount)
     share = None if before is None else before / checkpoint.bytes
+    record = None if load is None else _placed(load, watch.unix_minus_t, mount, share)
     return LoadRepetition(cache, record, _reader_result(answers, checkpoint, share), others)
 
 
@@ -154,8 +154,12 @@ def _task(checkpoint: _Checkpoint, share: list[ShapeFile], options: LoadOptions)
     return {"files": paths, "method": options.method, "bytes_per_second": options.bytes_per_second / readers}
 
 
-def _placed(load: Load, unix_minus_t: float, mount: Mount) -> LoadRecord:
-    return replace(load_record(load, socket.gethostname(), unix_minus_t, mount=mount), run=BENCH_RUN)
+def _placed(load: Load, unix_minus_t: float, mount: Mount, cached_before: float | None) -> LoadRecord:
+    record = replace(load_record(load, socket.gethostname(), unix_minus_t, mount=mount), run=BENCH_RUN)
+    if record.cached_ratio is not None or cached_before is None:
+        return record
+    # The detector came too late to look; the bench looked before it let the readers begin.
+    return replace(record, cached_ratio=cached_before, notes=(*record.notes, LOOKED_BEFORE))
 
 
 def _reader_result(

@@ -102,6 +102,11 @@ def _watch_faults(scrape: Scrape, evidence: Evidence) -> Iterator[str]:
     yield from (
         f"{labels['dir']}: watch limit reached" for labels, value in limits if value and concerns(labels)
     )
+    yield from (
+        f"{labels['dir']}: more directories than are followed"
+        for labels, value in scrape.of("ckpt_watch_truncated")
+        if value and concerns(labels)
+    )
     collectors = scrape.of("ckpt_collector_success")
     yield from (f"collector {labels['collector']} fails" for labels, value in collectors if value != 1)
     dropped = sum(value for _, value in scrape.of("ckpt_events_dropped_total"))

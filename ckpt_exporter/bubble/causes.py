@@ -94,7 +94,9 @@ def _communication(signs: frozenset[str]) -> Verdict:
     both = "spins" in signs and seconded
     confidence: Confidence = "high" if both else "medium" if "spins" in signs or seconded else "low"
     verdict = Verdict("communication", confidence)
-    return verdict.less_sure(so="straggler" not in signs and bool(signs & {"waits_for_io", "writes"}))
+    return verdict.less_sure(
+        so="straggler" not in signs and bool(signs & {"waits_for_io", "ranks_wait", "writes"})
+    )
 
 
 def _data_loading(witness: Witness, signs: frozenset[str]) -> Verdict:
@@ -105,7 +107,7 @@ def _data_loading(witness: Witness, signs: frozenset[str]) -> Verdict:
         return Verdict("other", "low")  # nobody prepares data: a barrier, a lock, a pause
     if signs & {"reads", "waits_for_io"}:
         confidence: Confidence = "high"
-    elif signs & {"reads_cached", "workers_busy"} or ("io_pressure" in signs and _own(witness)):
+    elif signs & {"reads_cached", "workers_busy", "ranks_wait"} or ("io_pressure" in signs and _own(witness)):
         confidence = "medium"
     else:
         confidence = "low"
@@ -154,8 +156,10 @@ def _io_signs(host: HostShare) -> Iterator[str]:
         yield "reads"
     elif (host.called or 0.0) >= MUCH_CALLED:
         yield "reads_cached"
-    if (host.waiting or 0.0) >= MANY_WAITING or (host.io_wait or 0.0) >= MUCH_IO_WAIT:
+    if (host.worker_waiting or 0.0) >= MANY_WAITING or (host.io_wait or 0.0) >= MUCH_IO_WAIT:
         yield "waits_for_io"
+    elif (host.waiting or 0.0) >= MANY_WAITING:
+        yield "ranks_wait"  # for I/O, or in the GPU's own driver
     if (host.io_pressure or 0.0) >= PRESSED:
         yield "io_pressure"
     if (host.memory_pressure or 0.0) >= PRESSED:

@@ -15,6 +15,8 @@ BUSY_UTIL: Final = 0.5
 SPIN_ACTIVITY: Final = 0.25
 # How fast the usual traffic between GPUs is forgotten.
 USUAL_SECONDS: Final = 60.0
+# Bytes per second; where usually less goes, no collective goes that way, and that it ceased says nothing.
+LEAST_USUAL: Final = 10e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,9 @@ class Episode:
     @property
     def moved_share(self) -> float | None:
         """What went between GPUs, as a share of what is usual there; None unknown."""
-        if not self.usual_moved or self.moved_seconds < self.length / 2:
+        if (self.usual_moved or 0.0) < LEAST_USUAL or self.moved_seconds < self.length / 2:
             return None
-        return self.moved_bytes / self.moved_seconds / self.usual_moved
+        return self.moved_bytes / self.moved_seconds / (self.usual_moved or 1.0)
 
     def since(self, t: float) -> Episode:
         """Return the part from a moment on, as if all of it were alike."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ckpt_exporter.bubble.episodes import LEAST_USUAL
 from ckpt_exporter.model import HostEvidence
 
 # Looks that cover less of a stretch than this say nothing about it.
@@ -17,17 +18,19 @@ class HostShare:
     """Means over the covered part of a stretch; None unknown.
 
     ``cores``: processors that the run's processes used, ``worker_cores`` of these by processes without a GPU.
-    ``waiting``: its threads in uninterruptible sleep; ``runnable``: those without a GPU that ran or wanted
-    to; ``io_wait``: seconds of waiting for I/O per second. ``read``, ``called`` and ``written`` are bytes per
-    second: from storage, by read calls of any kind, and written. Pressures are shares of time in which a task
-    stood still for want of I/O, memory or a processor, ``own_pressure``: of this run alone. ``network`` is
-    traffic as a share of what it was before. ``whole``: all of the run's processes could be looked at.
+    ``waiting``: its threads in uninterruptible sleep, ``worker_waiting`` of these those without a GPU;
+    ``runnable``: those without a GPU that ran or wanted to; ``io_wait``: seconds of waiting for I/O per
+    second. ``read``, ``called`` and ``written`` are bytes per second: from storage, by read calls of any
+    kind, and written. Pressures are shares of time in which a task stood still for want of I/O, memory or a
+    processor, ``own_pressure``: of this run alone. ``network`` is traffic as a share of what it was before.
+    ``whole``: all of the run's processes could be looked at.
     """
 
     whole: bool = False
     cores: float | None = None
     worker_cores: float | None = None
     waiting: float | None = None
+    worker_waiting: float | None = None
     runnable: float | None = None
     io_wait: float | None = None
     read: float | None = None
@@ -46,13 +49,15 @@ def host_share(facts: Iterable[HostEvidence], start: float, end: float) -> HostS
     parts = [(fact, seconds) for fact, seconds in parts if seconds > 0]
     if end <= start or sum(seconds for _, seconds in parts) < COVERED * (end - start):
         return None
-    usual = [f.usual_network_bytes_per_second for f, _ in parts if f.usual_network_bytes_per_second]
+    told = [fact.usual_network_bytes_per_second or 0.0 for fact, _ in parts]
+    usual = [rate for rate in told if rate >= LEAST_USUAL]
     network = _rate(parts, "network_bytes")
     return HostShare(
         whole=all(fact.processes and not fact.unread for fact, _ in parts),
         cores=_rate(parts, "cpu_seconds"),
         worker_cores=_rate(parts, "worker_cpu_seconds"),
         waiting=_mean([(fact.waiting, seconds) for fact, seconds in parts]),
+        worker_waiting=_mean([(fact.worker_waiting, seconds) for fact, seconds in parts]),
         runnable=_mean([(fact.runnable, seconds) for fact, seconds in parts]),
         io_wait=_rate(parts, "io_wait_seconds"),
         read=_rate(parts, "read_bytes"),

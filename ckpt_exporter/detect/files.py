@@ -12,7 +12,9 @@ class FileRecord:
 
     ``start`` is its first write-open, None for a file that arrived finished from outside. ``existing`` is
     its size when an existing file was opened (0 for a new or truncated one); ``position`` the bytes known to
-    have been written so far; ``changed_at`` the last moment at which anything about it changed.
+    have been written so far; ``changed_at`` the last moment at which anything about it changed. It is
+    ``unwitnessed`` while a scan found it and nothing was seen of it since, ``unsized`` if it was gone when
+    its size was asked.
     """
 
     __slots__ = (
@@ -34,6 +36,8 @@ class FileRecord:
         "size",
         "staged",
         "start",
+        "unsized",
+        "unwitnessed",
     )
 
     def __init__(self, path: str, t: float, *, start: float | None, existing: int = 0) -> None:
@@ -43,6 +47,8 @@ class FileRecord:
         self.appended = False
         self.open = True
         self.staged = False
+        self.unwitnessed = False
+        self.unsized = False
         self.inode: str | None = None
         self.size = existing
         self.position = 0
@@ -80,6 +86,8 @@ class FileRecord:
         if position < self.existing:
             self.existing = 0
         self.size = progress.size
+        self.unsized = False
+        self.unwitnessed = self.unwitnessed and not progress.writers
         self.inode = progress.inode or self.inode
         grown = position - self.existing - self.position
         if grown > 0:
@@ -97,6 +105,7 @@ class FileRecord:
 
         Without a known size the last known position is the size.
         """
+        self.unsized = size is None and self.size == self.position == 0
         if size is None:
             size = max(self.size, self.position + self.existing)
         self.appended = 0 < self.existing < size

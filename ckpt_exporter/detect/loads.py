@@ -13,6 +13,10 @@ from ckpt_exporter.model import DetectSettings, DirectorySettings, Load, ReadEve
 MAX_EPISODES = 256
 MAX_FILES = 10_000
 MAX_CLOSES = 64
+# A look at the page cache so soon shows what was there before; a later one also what the reader brought in.
+PROMPT_SECONDS = 0.05
+# How much of a file must have been read under our eyes for what came before it to be worked out.
+SEEN_SHARE = 0.5
 UNSEEN_READERS = "readers_unseen"  # who read is not known; bytes are the sizes of the files opened and closed
 FROM_SIZES = "bytes_from_sizes"  # a reader came and went between two looks
 SHARED_RANGES = "ranges_estimated"  # several processes read parts of one file: they may be the same parts
@@ -26,7 +30,7 @@ class _File:
     opened: float
     size: int = 0
     cached_bytes: int | None = None
-    looked: bool = False
+    looked: float | None = None
     holds: int = 0
     closes: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_CLOSES))
 
@@ -59,10 +63,16 @@ class _Episode:
 
     @property
     def unfinished(self) -> bool:
-        """Tell whether a process still holds a file that it has not read to its end."""
+        """Tell whether a process still holds a file that it has not read to its end.
+
+        A mapping may be held for ever: it counts while the last look at it showed growth.
+        """
         if not self.visible:
             return any(file.holds > 0 for file in self.files.values())
-        return any(part.gone is None and not part.mapped and part.left > 0 for _, part in self.parts())
+        return any(
+            part.gone is None and part.left > 0 and (part.grew_last or not part.mapped)
+            for _, part in self.parts()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +162,8 @@ class LoadDetector:
             file.closes.append(event.t)
         else:
             episode.visible = episode.visible or event.visible
-            if not file.looked:  # later, what was read meanwhile is there
-                file.cached_bytes, file.looked = event.cached_bytes, True
+            if file.looked is None:
+                file.cached_bytes, file.looked = event.cached_bytes, event.t
             return
         episode.last = max(episode.last, event.t)
 
@@ -245,7 +255,7 @@ def _file_load(episode: _Episode, file: _File) -> _FileLoad | None:
         bytes=total,
         size=file.size,
         readers=len(read),
-        cached_bytes=0.0 if all(part.direct for part, _, _ in read) else _cached(file, total),
+        cached_bytes=0.0 if all(part.direct for part, _, _ in read) else _cached(episode, file, total),
         notes=tuple(notes),
     )
 
@@ -264,13 +274,26 @@ def _unseen(episode: _Episode, file: _File) -> _FileLoad | None:
     if file.size > MAX_BYTES_PER_SECOND * (end - start):
         return None
     note = FROM_SIZES if episode.visible else UNSEEN_READERS
-    return _FileLoad(start, end, file.size, file.size, None, _cached(file, file.size), (note,))
+    return _FileLoad(start, end, file.size, file.size, None, _cached(episode, file, file.size), (note,))
 
 
-def _cached(file: _File, amount: int) -> float | None:
-    if file.cached_bytes is None or file.size <= 0:
+def _cached(episode: _Episode, file: _File, amount: int) -> float | None:
+    """Return how much of what was read of a file was cached before, None where that can't be told.
+
+    By the time of the look its readers have brought in some: about as much a second as later on.
+    """
+    if file.cached_bytes is None or file.looked is None or file.size <= 0:
         return None
-    return amount * min(1.0, file.cached_bytes / file.size)
+    parts = [(reader, part) for reader, part in episode.parts() if part.path == file.path]
+    if any(t <= file.looked for t in file.closes) and not any(part.mapped for _, part in parts):
+        return None  # whoever closed it may have read all of it by then
+    seen = max((part.bytes - part.at_first for _, part in parts), default=0) >= SEEN_SHARE * file.size
+    rates = [rate for reader, _ in parts if (rate := reader.fetched_per_second) is not None]
+    waited_seconds = file.looked - file.opened
+    if waited_seconds > PROMPT_SECONDS and not (seen and rates):
+        return None
+    brought = sum(rates) * waited_seconds if seen else 0.0
+    return amount * min(1.0, max(0.0, file.cached_bytes - brought) / file.size)
 
 
 def _cached_ratio(files: list[_FileLoad]) -> float | None:

@@ -245,6 +245,13 @@ class SaveInProgress:
             self._bytes = sum(record.bytes for record in self.counted())
         return self._bytes
 
+    @property
+    def gone_unsized(self) -> bool:
+        """Tell whether it is a checkpoint by name of which a data file was gone before its size was asked."""
+        if not self.named and self.step is None:
+            return False
+        return any(r.unsized and not r.sidecar and not r.staged for r in self.files.values())
+
     def ended(self, directory: str, path: str, result: SaveResult, reason: str | None) -> Save:
         """Sum up this save."""
         records = self.counted()

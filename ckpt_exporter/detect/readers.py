@@ -44,6 +44,7 @@ class Part:
     direct: bool = False
     mapped: bool = False
     exact: bool = False  # what was touched before the first look is counted, too
+    at_first: int = 0  # of that
     looks: int = 0
 
     @property
@@ -103,8 +104,11 @@ class Reader:
     read: int = 0
     written: int = 0
     _called: int = 0
+    _looks: int = 0  # that showed its I/O
     _fetched: int = 0
+    _fetching: tuple[float, float] | None = None  # since when its I/O is known, and until when it fetched
     _resident: int | None = None
+    _reclaimed: bool = False  # the kernel took pages back: what is touched now is less than what was
 
     @property
     def cached_ratio(self) -> float | None:
@@ -114,6 +118,14 @@ class Reader:
         """
         measured = sum(part.bytes for part in self.parts.values())
         return max(0.0, 1 - self._fetched / measured) if self._fetched and measured else None
+
+    @property
+    def fetched_per_second(self) -> float | None:
+        """Bytes a second that came from the storage while it was looked at; None if it never was twice."""
+        if self._fetching is None or self._looks < 2:
+            return None
+        since, until = self._fetching
+        return self._fetched / (until - since) if until > since else 0.0
 
     @property
     def passes_on(self) -> bool:
@@ -136,7 +148,12 @@ class Reader:
         if reading.rchar is None:
             return 0
         self._called += _growth(self._rchar, reading.rchar)
-        self._fetched += _growth(self._read_bytes, reading.read_bytes)
+        fetched = _growth(self._read_bytes, reading.read_bytes)
+        self._fetched += fetched
+        if reading.read_bytes is not None:
+            self._looks += 1
+            since, until = self._fetching or (reading.t, reading.t)
+            self._fetching = since, reading.t if fetched else until
         # Asynchronous reads show only in what was fetched, which otherwise runs ahead of the reader.
         read = self._called if self._called >= self._fetched / 2 else self._fetched
         grown = max(0, read - self.read)
@@ -181,6 +198,7 @@ class Reader:
         # What was unmapped is resident no more, and hides as much growth.
         before = None if self._resident is None else self._resident - sum(p.bytes for p in left if p.mapped)
         grown = _growth(before, now)
+        self._reclaimed = self._reclaimed or (before is not None and now is not None and now < before)
         self._resident = now
         exact = {r.path: r.mapped_bytes for r in readings if r.mapped_bytes is not None}
         for part in parts:
@@ -188,7 +206,10 @@ class Reader:
                 amount = max(0, exact[part.path] - part.bytes)
                 part.mapped = part.exact = True
                 part.advance(amount, t)
+                part.at_first = part.bytes if part.looks == 1 else part.at_first
                 grown = max(0, grown - amount)
+                if not self._reclaimed:  # some of what grew was libraries, not this file
+                    part.bytes = min(part.size, exact[part.path])
         for part in sorted(parts, key=lambda part: part.opened, reverse=True):
             if part.path not in exact:
                 part.mapped = True

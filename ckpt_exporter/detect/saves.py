@@ -200,6 +200,7 @@ class SaveDetector:
         start = min(event.t, event.started) if event.started is not None else event.t
         record = FileRecord(path, event.t, start=start, existing=existing)
         record.inode = event.inode
+        record.unwitnessed = event.found
         record.size = max(record.size, event.size or 0)
         self._place(record, path, event.t).note_writer(event.pid)
 
@@ -214,6 +215,7 @@ class SaveDetector:
             record = FileRecord(path, event.t, start=earliest(event.t, event.modified))
             save = self._place(record, path, event.t)
         self._count(save, record, record.close(event.t, event.size, event.modified))
+        record.unwitnessed = False
         record.inode = event.inode or record.inode
         save.note_writer(event.pid)
         save.closed(record)
@@ -232,7 +234,7 @@ class SaveDetector:
         end_unfinished(self._saves, path, event.t)
         self._saves.new_directories.discard(path)
         if path in self._saves.by_path:
-            self._delete(path, event.t)
+            self._delete(path, event.t, seen=not event.found)
         elif event.is_dir:
             for below in self._saves.below(path):
                 self._delete(below, event.t)
@@ -241,15 +243,24 @@ class SaveDetector:
             self.inventory.remove_below(path, counts=event.local)
             self._saves.forget_finished(path)
 
-    def _delete(self, path: str, t: float) -> None:
+    def _delete(self, path: str, t: float, *, seen: bool = False) -> None:
         save = self._saves.by_path[path]
+        record = save.files[path]
+        if seen and record.open and record.unwitnessed:
+            # Its directory was watched before the scan that found it, so its close came before that.
+            self._count(save, record, record.close(record.changed_at, record.size, None))
+            save.closed(record)
+            note_sign(self._saves, path, record.changed_at)
         save.removed.append(self._saves.take(path))
         save.touch(t)
         if not save.files:
             self._emptied(save, t)
 
     def _emptied(self, save: SaveInProgress, t: float) -> None:
-        """End a save whose last file was deleted: it was committed before, or it is aborted."""
+        """End a save whose last file was deleted: it was committed before, or it is aborted.
+
+        What a scan found and was gone at once may have been committed before: of that nothing is said.
+        """
         removed, save.removed = save.removed, []
         committed = save.marker_at is not None or save.published_at is not None
         closed = all(not record.open and (committed or not record.staged) for record in removed)
@@ -259,6 +270,8 @@ class SaveDetector:
             self._end(save, t)
             for record in removed:
                 self.inventory.remove(record.path)
+        elif closed and all(record.unwitnessed for record in removed):
+            self._saves.close(save)
         else:
             self._end(save, t, aborted=True)
 

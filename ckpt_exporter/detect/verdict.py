@@ -147,7 +147,7 @@ def deadline(save: SaveInProgress, settings: DetectSettings, earlier: EarlierSav
 
 def big_enough(save: SaveInProgress, settings: DetectSettings) -> bool:
     """Tell whether a burst is a save: by its size, or by a layout's name together with its commit."""
-    if save.bytes >= max(1, settings.min_bytes):
+    if save.bytes >= max(1, settings.min_bytes) or save.gone_unsized:
         return True
     committed = save.marker_at is not None or save.published_at is not None
     return save.named and committed and any(not record.sidecar for record in save.files.values())

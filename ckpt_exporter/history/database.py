@@ -41,6 +41,8 @@ CHECK_MAX_BYTES: Final = 64 * 1024 * 1024
 _WAL_MAX_BYTES: Final = 4 * 1024 * 1024
 # A bubble is judged minutes after its save at the latest: its row is among the newest.
 _RECENT_ROWS: Final = 1000
+# A clock that was disciplined meanwhile shows the end of a load a little off.
+_SAME_END_SECONDS: Final = 1.0
 _ROWS_A_DELETE: Final = 500
 
 # Each table with its columns, and the version that has it first.
@@ -67,6 +69,11 @@ _SAVES: Final = ", ".join(SAVE_COLUMNS)
 _INSERT_SAVE: Final = f"INSERT INTO saves ({_SAVES}) VALUES ({', '.join('?' * len(SAVE_COLUMNS))})"  # noqa: S608
 _INSERT_LOAD: Final = (
     f"INSERT INTO loads ({', '.join(LOAD_COLUMNS)}) VALUES ({', '.join('?' * len(LOAD_COLUMNS))})"  # noqa: S608
+)
+# Of several loads of one path the one that ended then.
+_START_LOAD: Final = (
+    "UPDATE loads SET cold_start_seconds = ? WHERE id = (SELECT id FROM loads WHERE node = ?"
+    " AND directory = ? AND path = ? AND abs(end_unix - ?) < ? ORDER BY id DESC LIMIT 1)"
 )
 _INSERT_STALL: Final = (
     f"INSERT INTO stalls ({', '.join(STALL_COLUMNS)}) VALUES ({', '.join('?' * len(STALL_COLUMNS))})"  # noqa: S608
@@ -150,6 +157,12 @@ class HistoryDatabase:
     def add_load(self, record: LoadRecord) -> None:
         """Add one load."""
         self._connection.execute(_INSERT_LOAD, load_row(record))
+
+    def start_load(self, record: LoadRecord) -> None:
+        """Note when GPUs first worked after a load that was added before."""
+        wanted = (record.node, record.directory, record.path)
+        near = (record.end_unix, _SAME_END_SECONDS)
+        self._connection.execute(_START_LOAD, (record.cold_start_seconds, *map(stored_text, wanted), *near))
 
     def add_stall(self, record: StallRecord) -> None:
         """Add one stall."""

@@ -64,6 +64,7 @@ def load_record(load: Load, node: str, unix_minus_t: float, *, mount: Mount | No
         run=load.run,
         readers=load.readers,
         cached_ratio=load.cached_ratio,
+        cold_start_seconds=load.cold_start_seconds,
         notes=load.notes,
         mountpoint=mount.mountpoint if mount else None,
         device=mount.device if mount else None,

@@ -133,6 +133,11 @@ class HistoryRecorder:
         record = load_record(load, self._place.node, self._ledger.unix_minus_t, mount=mount)
         self._queue(lambda database: database.add_load(record))
 
+    def add_cold_start(self, load: Load) -> None:
+        """Queue when GPUs first worked after a load that was queued before."""
+        record = load_record(load, self._place.node, self._ledger.unix_minus_t)
+        self._queue(lambda database: database.start_load(record))
+
     def add_stall(self, stall: Stall) -> None:
         """Queue a stall, unless a save caused it: that save's bubble holds it, GPU by GPU."""
         if stall.cause == "checkpoint_save":

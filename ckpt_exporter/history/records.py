@@ -99,6 +99,7 @@ class LoadRecord:
 
     ``bytes`` are unique: a file that eight processes read counts once. ``cached_ratio`` is the share (0..1)
     of the bytes that was in the page cache before; ``readers`` the most processes that read the same file.
+    ``cold_start_seconds`` is the time from the first open to the first work of the run's GPUs after the load.
     """
 
     node: str
@@ -119,6 +120,7 @@ class LoadRecord:
     device: str | None = None
     fstype: str | None = None
     transport: str | None = None
+    cold_start_seconds: float | None = None
 
     @property
     def bandwidth(self) -> float | None:

@@ -38,9 +38,9 @@ _LOAD_PLAIN: Final = (
     "node", "directory", "path", "layout", "step", "run", "readers", "start_unix", "end_unix",
     "duration_seconds", "bytes", "files", "cached_ratio",
 )  # fmt: skip
-_LOAD_PLACE: Final = ("mountpoint", "device", "fstype", "transport")
+_LOAD_LATER: Final = ("mountpoint", "device", "fstype", "transport", "cold_start_seconds")
 # Later columns come last, as what reads the CSV by position expects.
-LOAD_COLUMNS: Final = (*_LOAD_PLAIN, "notes", *_LOAD_PLACE)
+LOAD_COLUMNS: Final = (*_LOAD_PLAIN, "notes", *_LOAD_LATER)
 STALL_COLUMNS: Final = ("node", "gpu", "uuid", "start_unix", "end_unix", "seconds", "cause", "confidence")
 CONFIDENCES: Final[tuple[Confidence, ...]] = ("high", "medium", "low")
 
@@ -110,13 +110,13 @@ def gpu_time_of(row: Mapping[str, Any]) -> GpuTimeRecord:
 
 def load_row(record: LoadRecord) -> tuple[Value, ...]:
     """Return the values of one load in the order of ``LOAD_COLUMNS``."""
-    plain, place = ([_value(getattr(record, name)) for name in names] for names in (_LOAD_PLAIN, _LOAD_PLACE))
-    return (*plain, _notes(record.notes), *place)
+    plain, later = ([_value(getattr(record, name)) for name in names] for names in (_LOAD_PLAIN, _LOAD_LATER))
+    return (*plain, _notes(record.notes), *later)
 
 
 def load_of(row: Mapping[str, Any]) -> LoadRecord:
     """Return the load of one row. Raises ValueError, TypeError or KeyError where it is none."""
-    plain = {name: row[name] for name in (*_LOAD_PLAIN, *_LOAD_PLACE)}
+    plain = {name: row[name] for name in (*_LOAD_PLAIN, *_LOAD_LATER)}
     return _sound(LoadRecord(**plain, notes=_notes_of(row["notes"])))
 
 

@@ -106,13 +106,15 @@ _SECOND: Final = (
     "CREATE INDEX stalls_by_end ON stalls (end_unix)",
 )
 
-# Where a load came from, how sure a cause is. A column that a version adds is NULL in the rows of before.
+# How sure a stall's cause is; where a load came from, and when GPUs worked after it. A column that a version
+# adds is NULL in the rows of before.
 _THIRD: Final = (
     "ALTER TABLE stalls ADD COLUMN confidence TEXT",
     "ALTER TABLE loads ADD COLUMN mountpoint TEXT",
     "ALTER TABLE loads ADD COLUMN device TEXT",
     "ALTER TABLE loads ADD COLUMN fstype TEXT",
     "ALTER TABLE loads ADD COLUMN transport TEXT",
+    "ALTER TABLE loads ADD COLUMN cold_start_seconds REAL",
 )
 
 # Entry N turns a file of version N into one of version N + 1. Entries are never changed, only added.
@@ -125,4 +127,5 @@ ADDED_COLUMNS: Final[dict[tuple[str, str], int]] = {
     ("loads", "device"): 3,
     ("loads", "fstype"): 3,
     ("loads", "transport"): 3,
+    ("loads", "cold_start_seconds"): 3,
 }

@@ -106,6 +106,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("ckpt_last_load_cached_ratio", "gauge", _DIR, "loads",
            "Share (0 to 1) of the bytes of the last load that was in the page cache before it: that part "
            "says nothing of the storage. Absent when unknown."),
+    Metric("ckpt_last_load_cold_start_seconds", "gauge", _DIR, "loads",
+           "Seconds from the first open of the last load to the first work of the GPUs of the run that "
+           "loaded, seen after its last byte; as exact as the GPUs are sampled. Absent when unknown."),
     # --- GPU and bubble -----------------------------------------------------------------------------------
     Metric("ckpt_gpu_bubble_seconds_total", "counter", ("dir", "gpu", "uuid"), "gpu",
            "GPU-seconds that saves of this directory cost this GPU: the integral of 1 - activity over each "
@@ -192,6 +195,9 @@ METRICS: tuple[Metric, ...] = (
            "Directories below this one, itself included, that are watched or polled now."),
     Metric("ckpt_watch_limit_reached", "gauge", _DIR, "watch",
            "1 while a kernel limit on inotify watches leaves part of the tree to polling, else 0."),
+    Metric("ckpt_watch_truncated", "gauge", _DIR, "watch",
+           "1 while the tree has more directories than are followed (1,000,000): what lies in the others is"
+           " not seen, else 0. Polling follows all."),
     Metric("ckpt_watch_coverage_ratio", "gauge", _DIR, "watch",
            "Share (0 to 1) of the tree's directories that inotify covers; the rest is polled. Absent until"
            " known."),
@@ -239,8 +245,9 @@ METRICS: tuple[Metric, ...] = (
            "Unix time of the last successful load of the web-config file; absent without such a file."),
     Metric("ckpt_web_rejected_total", "counter", ("reason",), "itself",
            "Requests and connections turned away, by reason: busy (too many requests in work), crowded "
-           "(closed for a newer connection), rate_limited, slow (request or reading took too long), tls "
-           "(the handshake failed), unauthorized (no or a wrong password)."),
+           "(closed for a newer connection), misdirected (another site's name asked of a loopback address), "
+           "rate_limited, slow (request or reading took too long), tls (the handshake failed), unauthorized "
+           "(no or a wrong password)."),
     Metric("ckpt_collector_success", "gauge", ("collector",), "scrape",
            "1 if this collector worked in this scrape; at 0 its metrics are left out of the scrape."),
     Metric("ckpt_collector_duration_seconds", "gauge", ("collector",), "scrape",

@@ -116,6 +116,7 @@ def _add_last_load(name: str, load: Load | None, out: Families) -> None:
     out.add("ckpt_last_load_duration_seconds", load.duration_seconds, dir=name)
     out.add("ckpt_last_load_bytes", load.bytes, dir=name)
     out.add("ckpt_last_load_cached_ratio", load.cached_ratio, dir=name)
+    out.add("ckpt_last_load_cold_start_seconds", load.cold_start_seconds, dir=name)
 
 
 def collect_bubble(snapshot: Snapshot, out: Families) -> None:
@@ -253,6 +254,7 @@ def _add_watch(name: str, status: WatchStatus | None, out: Families) -> None:
     out.add("ckpt_watch_up", watch.up, dir=name, backend=watch.backend)
     out.add("ckpt_watched_directories", watch.watched_directories, dir=name)
     out.add("ckpt_watch_limit_reached", watch.limit_reached, dir=name)
+    out.add("ckpt_watch_truncated", watch.truncated, dir=name)
     out.add("ckpt_watch_coverage_ratio", status.coverage if status else None, dir=name)
 
 

@@ -127,6 +127,8 @@ class Changes:
         self._trees.disarm(node, t)
         st = lstat(path)
         if st is None:
+            if node.file(name) is not None:
+                return  # a scan has told of it, and it was not deleted since
             if len(self.renames.unseen) >= self._entry.settings.max_hints:
                 self.renames.unseen.clear()
             self.renames.unseen[path] = t

@@ -51,6 +51,16 @@ class Births:
         return birth
 
 
+def is_reused(born: float | None, now: tuple[int, int, int], before: tuple[int, int, int]) -> bool:
+    """Tell whether a file has only the inode in common with one that was known under another name.
+
+    It was born (Unix seconds; None: unknown, which tells nothing) after that one last changed. ``now`` and
+    ``before`` are size, modification in nanoseconds, inode: equal ones are the same file, whose times a
+    tool may have set.
+    """
+    return born is not None and now != before and born > before[1] / 1e9 + 1e-6
+
+
 def inode_name(st: os.stat_result) -> str:
     """Return ``major:minor:inode``, the name of a file that survives renames."""
     return f"{os.major(st.st_dev)}:{os.minor(st.st_dev)}:{st.st_ino}"

@@ -17,10 +17,12 @@ from ckpt_exporter.sources.run_processes import RunProcesses, Threads, Totals
 _LOG = logging.getLogger("ckpt_exporter.evidence")
 
 LOOK_SECONDS: Final = 1.0
-# In a stretch of minutes, looks are as good further apart; and they may take this share of a processor.
+# In a stretch of minutes, looks are as good further apart.
 SLOW_LOOK_SECONDS: Final = 10.0
 QUICK_LOOKS: Final = 200
+# Looks may take this share of a processor, and the first of a stretch so many seconds of it at once.
 COST_SHARE: Final = 0.01
+FREE_COST_SECONDS: Final = 0.1
 MAX_RUNS: Final = 16
 
 
@@ -50,6 +52,10 @@ class HostLooks:
         """Look at a run, by the processes that hold its GPUs; None the first time: nothing to compare."""
         before, self._last = self._last, self._take(holders)
         return None if before is None else self._compared(before, self._last, gpus, holders)
+
+    def forget(self) -> None:
+        """Begin anew with the next look: the time up to then is not of interest."""
+        self._last = None
 
     def _take(self, holders: Collection[int]) -> _Look:
         pids = self._processes.find(holders)
@@ -81,6 +87,7 @@ class HostLooks:
         return replace(
             _with_processes(told, pairs, holders),
             waiting=now.threads.waiting,
+            worker_waiting=now.threads.worker_waiting,
             runnable=now.threads.runnable,
             io_wait_seconds=io_wait if self._counts_delays or io_wait > 0 else None,
         )
@@ -158,11 +165,13 @@ class HostEvidenceSource:
         gpus_of: Callable[[Iterable[int]], tuple[int, ...] | None],
         proc: str = "/proc",
         sys: str = "/sys",
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        self._emit, self._clock = emit, clock
+        self._emit, self._clock, self._look_seconds = emit, clock, look_seconds
         self._unexplained, self._pids_by_gpu, self._gpus_of = unexplained, pids_by_gpu, gpus_of
         self._proc, self._sys = proc, sys
         self._traffic = Traffic(clock, proc, sys)
+        self._looks: dict[tuple[int, ...], HostLooks] = {}
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -196,18 +205,26 @@ class HostEvidenceSource:
     def _follow(self) -> None:
         """Look until all GPUs work again."""
         self._traffic.still()
-        looks: dict[tuple[int, ...], HostLooks] = {}
-        number = 0
+        began, cost_before, number = self._clock(), time.thread_time(), 0
         while not self._stopping.is_set() and (low := self._unexplained()) is not None:
-            began = time.thread_time()
-            looks = {gpus: looks.get(gpus) or self._new() for gpus in self._runs(low)}
-            for gpus, run in looks.items():
-                self._look(gpus, run)
-            number += bool(looks)
-            cost = time.thread_time() - began
-            usual = LOOK_SECONDS if number <= QUICK_LOOKS else SLOW_LOOK_SECONDS
-            self._stopping.wait(max(usual, cost / COST_SHARE))
+            number += self._look_at(self._runs(low))
+            cost = time.thread_time() - cost_before
+            due = began + (cost - FREE_COST_SECONDS) / COST_SHARE
+            usual = self._look_seconds if number <= QUICK_LOOKS else SLOW_LOOK_SECONDS
+            self._stopping.wait(max(usual, due - self._clock()))
+        self._look_at(())
         self._traffic.going()
+
+    def _look_at(self, runs: Collection[tuple[int, ...]]) -> bool:
+        """Look at these runs, and at no other: what is known of others is too old by then."""
+        self._looks = {gpus: self._looks.get(gpus) or self._new() for gpus in (*self._looks, *runs)}
+        self._looks = dict([*self._looks.items()][-MAX_RUNS:])
+        for gpus, run in self._looks.items():
+            if gpus in runs:
+                self._look(gpus, run)
+            else:
+                run.forget()
+        return bool(runs)
 
     def _new(self) -> HostLooks:
         return HostLooks(self._clock, self._traffic, proc=self._proc, sys=self._sys)

@@ -59,6 +59,7 @@ class InotifyEngine:
         self._calls = entry.shared.calls
         self.active = ActiveFiles(entry, self._file_closed)
         self.trees = TreeWatch(entry, self.active)
+        self.trees.drain = lambda: self.read_events(entry.clock())
         self._changes = Changes(entry, self.trees, self.active)
         self.roots = RootWatch(entry, self.trees, self.active, self._enqueue_scan)
         self._scans: deque[tuple[Iterator[None], str]] = deque()
@@ -139,6 +140,7 @@ class InotifyEngine:
             watched_directories=watched,
             limit_reached=missing > 0,
             coverage=watched / (watched + missing) if watched + missing else 1.0,
+            truncated=bool(self.trees.truncated),
         )
 
     # --- the loop ---------------------------------------------------------------------------------------

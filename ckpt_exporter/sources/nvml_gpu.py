@@ -13,8 +13,8 @@ import pynvml
 
 # Numbers of the NVML API (nvml.h); older versions of the binding do not name them all.
 POWER_AVERAGE, POWER_INSTANT, ENERGY, POWER_LIMIT, SMOOTHING = 185, 186, 83, 190, 251
-SM_UTIL, ANY_TENSOR, DRAM_UTIL, PCIE_TX, PCIE_RX = 2, 5, 10, 20, 21
-GPM_METRICS: Final = (SM_UTIL, ANY_TENSOR, DRAM_UTIL, PCIE_TX, PCIE_RX)
+SM_UTIL, ANY_TENSOR, DRAM_UTIL, PCIE_TX, PCIE_RX, NVLINK_RX, NVLINK_TX = 2, 5, 10, 20, 21, 60, 61
+GPM_METRICS: Final = (SM_UTIL, ANY_TENSOR, DRAM_UTIL, PCIE_TX, PCIE_RX, NVLINK_RX, NVLINK_TX)
 # nvmlGpmMetric_t: metricId, nvmlReturn, value, three pointers (name, short name, unit).
 _METRICS: Final = struct.Struct("@" + "4xId24x" * len(GPM_METRICS))
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, NO_DATA, NOT_READY = 3, 4, 13, 21, 27
@@ -68,6 +68,14 @@ def share(percent: float) -> float | None:
     return ratio if isinstance(percent, int) else round(ratio, 4)  # rounding costs more than all the rest
 
 
+# SM, tensor and memory activity, PCIe and NVLink traffic.
+Counters = tuple[float | None, float | None, float | None, int | None, int | None]
+
+
+def _rate(mib_per_second: float) -> int | None:
+    return round(mib_per_second * MIB) if math.isfinite(mib_per_second) else None
+
+
 class Gpm:
     """Two samples of one GPU's GPM counters that swap places, and the request that compares them."""
 
@@ -92,17 +100,17 @@ class Gpm:
         self._older, self.newer = self.newer, self._older
         self.request.sample1, self.request.sample2 = self._older, self.newer
 
-    def values(self) -> tuple[float | None, float | None, float | None, float | None]:
-        """Return SM, tensor and memory activity (shares) and PCIe traffic (bytes per second).
+    def values(self) -> Counters:
+        """Return SM, tensor and memory activity (shares), PCIe and NVLink traffic (bytes per second).
 
         None for what has an error or is no number.
         """
         told = _METRICS.unpack_from(self._bytes, self._first)
-        sm, tensor, dram, sent, received = (
+        sm, tensor, dram, sent, received, linked_in, linked_out = (
             value if code == 0 else math.nan for code, value in zip(told[::2], told[1::2], strict=True)
         )
-        moved = (sent + received) * MIB
-        return share(sm), share(tensor), share(dram), round(moved) if math.isfinite(moved) else None
+        moved, linked = _rate(sent + received), _rate(linked_in + linked_out)
+        return share(sm), share(tensor), share(dram), moved, linked
 
     def free(self) -> None:
         """Give both samples back."""

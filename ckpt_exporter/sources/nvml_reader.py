@@ -26,6 +26,7 @@ from ckpt_exporter.sources.nvml_gpu import (
     SMOOTHING,
     STATES,
     UNTOLD,
+    Counters,
     Gpm,
     Gpu,
     error_code,
@@ -38,7 +39,7 @@ from ckpt_exporter.sources.sampler_reader import BackendDownError, Row
 
 GPM_SPACING_SECONDS = 0.19  # the counters refresh every 100 ms; a little less than the fastest tick
 GPM_GAP_SECONDS = 15.0  # a window this long says nothing about now
-_NO_COUNTERS: Final = (None, None, None, None)
+_NO_COUNTERS: Final[Counters] = (None, None, None, None, None)
 _UNTOLD_ROW: Final[Row] = (None, None, None, None, *_NO_COUNTERS)
 
 
@@ -157,8 +158,8 @@ class NvmlReader:
             except ERRORS as error:
                 gpu.lose(error)
         if gpu.error is not None:
-            return (t, gpu.index, *_UNTOLD_ROW, None, None, gpu.error)
-        return (t, gpu.index, *told, gpu.limit_w, gpu.processes, None)
+            return (t, gpu.index, *_UNTOLD_ROW[:-1], None, None, gpu.error)
+        return (t, gpu.index, *told[:-1], gpu.limit_w, gpu.processes, None, told[-1])
 
     def _utilisation(self, gpu: Gpu) -> tuple[float | None, float | None]:
         if not gpu.has_util:
@@ -196,7 +197,7 @@ class NvmlReader:
         seconds = t - before[0]
         return _watts(round((millijoules - before[1]) / seconds), round(seconds, 3))
 
-    def _counters(self, gpu: Gpu) -> tuple[float | None, float | None, float | None, float | None]:
+    def _counters(self, gpu: Gpu) -> Counters:
         gpm = gpu.gpm
         now = self._clock()
         if gpm is None or now - gpm.t < GPM_SPACING_SECONDS:

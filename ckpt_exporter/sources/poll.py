@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from watchdog.utils.dirsnapshot import DirectorySnapshot, DirectorySnapshotDiff
 
 from ckpt_exporter.model import WatchStatus
-from ckpt_exporter.sources.filestat import lstat
+from ckpt_exporter.sources.filestat import is_reused, lstat
 from ckpt_exporter.sources.progress import ActiveFile, ActiveFiles
 from ckpt_exporter.sources.roots import expand
 from ckpt_exporter.sources.watches import OUTAGE_ERRORS
@@ -193,16 +193,17 @@ class PollEngine:
     def _report(self, root: str, old: DirectorySnapshot, new: DirectorySnapshot, t: float) -> None:
         # A file system that was mounted again may have another device number.
         diff = DirectorySnapshotDiff(old, new, ignore_device=True)
-        reused = [pair for pair in [*diff.dirs_moved, *diff.files_moved] if _is_reuse(old, new, *pair)]
+        reused = [pair for pair in [*diff.dirs_moved, *diff.files_moved] if self._is_reuse(old, new, *pair)]
         for before, _ in reused:
             self._deleted(root, os.fsdecode(before), t, is_dir=old.isdir(before))
-        moved: list[tuple[str, str]] = [(os.fsdecode(before), os.fsdecode(to)) for before, to in reused]
+        apart = {(os.fsdecode(before), os.fsdecode(to)) for before, to in reused}
+        moved: list[tuple[str, str]] = []
         for before, to in sorted(_pairs(diff.dirs_moved), key=lambda pair: len(pair[0])):
-            if (before, to) not in moved and not _implied(before, to, moved):
+            if (before, to) not in apart and not _implied(before, to, moved):
                 moved.append((before, to))
                 self._moved(root, before, to, t, is_dir=True)
         for before, to in sorted(_pairs(diff.files_moved)):
-            if (before, to) not in moved and not _implied(before, to, moved):
+            if (before, to) not in apart and not _implied(before, to, moved):
                 self._moved(root, before, to, t, is_dir=False)
         for path in sorted(map(os.fsdecode, diff.files_deleted)):
             self._deleted(root, path, t, is_dir=False)
@@ -259,6 +260,15 @@ class PollEngine:
     def _file_closed(self, file: ActiveFile, st: os.stat_result | None, t: float) -> None:
         self._entry.file("close_write", file.path, t, st, found=True)
 
+    def _is_reuse(
+        self, old: DirectorySnapshot, new: DirectorySnapshot, before: bytes | str, to: bytes | str
+    ) -> bool:
+        """Tell a rename from the inode of something deleted that something new got since the last round."""
+        if old.isdir(before) != new.isdir(to):
+            return True
+        born = self._entry.births.unix(os.fsdecode(to))
+        return is_reused(born, _known(new, to), _known(old, before))
+
     @staticmethod
     def known(snapshot: DirectorySnapshot) -> Iterator[tuple[str, int, KnownFile | None]]:
         """Yield (path, inode, what is known of a file or None for a directory), parents first."""
@@ -267,7 +277,7 @@ class PollEngine:
             if snapshot.isdir(path):
                 yield path, inode, None
             else:
-                yield path, inode, (snapshot.size(path), int(snapshot.mtime(path)), inode)
+                yield path, inode, _known(snapshot, path)
 
     @staticmethod
     def _count(root: PolledRoot) -> int:
@@ -275,9 +285,8 @@ class PollEngine:
         return sum(snapshot.isdir(path) for path in snapshot.paths) if snapshot is not None else 0
 
 
-def _is_reuse(old: DirectorySnapshot, new: DirectorySnapshot, before: bytes | str, to: bytes | str) -> bool:
-    """Tell a rename from a file's inode that a new directory got after it was deleted, or the reverse."""
-    return bool(old.isdir(before) != new.isdir(to))
+def _known(snapshot: DirectorySnapshot, path: bytes | str) -> KnownFile:
+    return (snapshot.size(path), int(snapshot.mtime(path)), snapshot.inode(path)[0])
 
 
 def _pairs(moves: object) -> list[tuple[str, str]]:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-_HEX_DIGITS = tuple(b"%x" % digit for digit in range(16))
 _DEAD_STATES = frozenset({"Z", "X", "x"})
 _PF_EXITING = 0x4  # linux/sched.h
 _WRITABLE = (os.O_WRONLY, os.O_RDWR)
@@ -22,7 +21,9 @@ _MAX_BYTES = 8 * 1024 * 1024
 _MAX_ENVIRONMENT_BYTES = 512 * 1024
 _IO_LINES = re.compile(rb"^wchar: (\d+)$.*^write_bytes: (\d+)$", re.MULTILINE | re.DOTALL)
 _READ_LINES = re.compile(rb"^rchar: (\d+)$.*^wchar: (\d+)$.*^read_bytes: (\d+)$", re.MULTILINE | re.DOTALL)
-_RSS_LINE = re.compile(rb"^Rss: +(\d+) kB$", re.MULTILINE)
+_TRANSFER_LINES = re.compile(
+    rb"^rchar: (\d+)$.*^read_bytes: (\d+)$.*^write_bytes: (\d+)$", re.MULTILINE | re.DOTALL
+)
 _MAP_LINE = re.compile(
     rb"^[0-9a-f]+-[0-9a-f]+ .w.s [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)$", re.MULTILINE
 )
@@ -77,8 +78,11 @@ def read_bytes(path: str, max_bytes: int = _MAX_BYTES) -> bytes | None:
     try:
         # One read is enough for most; a file object would cost three more system calls for each process.
         parts = [os.read(fd, _READ_SIZE)]
-        while parts[-1] and len(parts) * _READ_SIZE < max_bytes:
+        size = len(parts[0])
+        # The kernel gives maps a page at a time, however much is asked for.
+        while parts[-1] and size < max_bytes:
             parts.append(os.read(fd, _READ_SIZE))
+            size += len(parts[-1])
         return b"".join(parts)
     except OSError:  # ESRCH: the process ended between open and read
         return None
@@ -134,6 +138,12 @@ def read_reads(pid: int, proc: str) -> tuple[int, int, int] | None:
     return (int(hit[1]), int(hit[2]), int(hit[3])) if hit else None
 
 
+def read_transfers(pid: int, proc: str) -> tuple[int, int, int] | None:
+    """Return the process's ``rchar``, ``read_bytes`` and ``write_bytes`` since its start."""
+    hit = _TRANSFER_LINES.search(read_bytes(f"{proc}/{pid}/io") or b"")
+    return (int(hit[1]), int(hit[2]), int(hit[3])) if hit else None
+
+
 def read_activity(pid: int, proc: str) -> tuple[int, int, int] | None:
     """Return ``rchar``, ``read_bytes`` and the page faults of a process since its start.
 
@@ -146,42 +156,22 @@ def read_activity(pid: int, proc: str) -> tuple[int, int, int] | None:
     return reads[0], reads[2], int(fields[7]) + int(fields[9])
 
 
-def read_file_pages(pid: int, proc: str) -> int | None:
-    """Return the bytes of mapped files, of all of them together, that are resident in a process."""
+def read_memory(pid: int, proc: str) -> tuple[int, int] | None:
+    """Return a process's bytes of addresses, and the resident ones of its mapped files, all together."""
     fields = (read_bytes(f"{proc}/{pid}/statm") or b"").split()
-    return int(fields[2]) * _PAGE_BYTES if len(fields) > 2 else None
+    return (int(fields[0]) * _PAGE_BYTES, int(fields[2]) * _PAGE_BYTES) if len(fields) > 2 else None
 
 
-def read_mapped(pid: int, names: Collection[bytes], proc: str) -> set[int]:
-    """Return the inodes of the files of some last names that a process has mapped."""
+def read_mapped(pid: int, names: Collection[bytes], proc: str) -> dict[int, list[tuple[int, int]]]:
+    """Return by inode where a process has mapped the files of some last names: (first address, end)."""
     maps = read_bytes(f"{proc}/{pid}/maps") or b""
+    found: dict[int, list[tuple[int, int]]] = {}
     if not any(name in maps for name in names):
-        return set()
-    lines = (line.split(None, 5) for line in maps.splitlines() if b"/" in line)
-    return {
-        int(fields[4])
-        for fields in lines
-        if fields[5].removesuffix(b" (deleted)").rpartition(b"/")[2] in names
-    }
-
-
-def read_resident(pid: int, names: Collection[bytes], proc: str) -> dict[int, int]:
-    """Return by inode how many bytes of a mapped file are resident in a process, over all its mappings.
-
-    ``names`` are the last names of the wanted files. Costs 20 ms for each resident GiB.
-    """
-    found: dict[int, int] = {}
-    inode: int | None = None
-    for line in (read_bytes(f"{proc}/{pid}/smaps") or b"").splitlines():
-        if (rss := _RSS_LINE.match(line)) is not None:
-            if inode is not None:
-                found[inode] = found.get(inode, 0) + int(rss[1]) * 1024
-        elif line[:1] in _HEX_DIGITS:
-            inode = None
-            if b"/" in line:
-                fields = line.split(None, 5)
-                name = fields[5].removesuffix(b" (deleted)").rpartition(b"/")[2]
-                inode = int(fields[4]) if name in names else None
+        return found
+    for fields in (line.split(None, 5) for line in maps.splitlines() if b"/" in line):
+        if fields[5].removesuffix(b" (deleted)").rpartition(b"/")[2] in names:
+            first, _, end = fields[0].partition(b"-")
+            found.setdefault(int(fields[4]), []).append((int(first, 16), int(end, 16)))
     return found
 
 

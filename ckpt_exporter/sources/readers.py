@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ckpt_exporter.model import Reading
+from ckpt_exporter.sources.pagemap import touched_bytes
 from ckpt_exporter.sources.procfs import (
     list_pids,
     read_activity,
     read_descriptor,
-    read_file_pages,
     read_mapped,
+    read_memory,
     read_process,
     read_reads,
-    read_resident,
 )
 from ckpt_exporter.sources.runs import identify_run
 
@@ -29,6 +29,9 @@ GROWTH_BYTES = 64 * 1024
 GROWTH_FAULTS = 16
 # Searching for readers may take this share of the time (of one processor).
 SEARCH_SHARE = 0.05
+# The first search after a file was opened looks at the descriptors of one process after the other, the newest
+# first, for so long (of processor time): a short load is over before counters could be compared.
+FIRST_SEARCH_SECONDS = 0.05
 # After so many searches without one, every process is looked at: who reads a mapped file from the page cache
 # has no I/O counted.
 FRUITLESS_SEARCHES = 2
@@ -37,6 +40,7 @@ MAX_READERS = 256
 _HOST_NAMESPACE = "pid:[4026531836]"
 
 FileId = tuple[int, int]
+_Mapped = dict[int, list[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,22 @@ class Held:
     """How one process holds one file."""
 
     position: int | None = None
-    mapped: bool = False
     direct: bool = False
+    ranges: tuple[tuple[int, int], ...] = ()  # of addresses, where it is mapped
+
+    @property
+    def mapped(self) -> bool:
+        """Tell whether the process reads through memory."""
+        return bool(self.ranges)
+
+
+@dataclass(slots=True)
+class _Pages:
+    """What of its mapped files a process has touched: the files, and its resident pages then and lately."""
+
+    files: frozenset[str]
+    counted: int | None
+    last: int | None
 
 
 def _reads(now: tuple[int, int, int], before: tuple[int, int, int]) -> bool:
@@ -95,27 +113,65 @@ class ReaderSearch:
         self._fruitless = 0
         self._search_at = float("-inf")
         self._commands: dict[int, tuple[str, str | None]] = {}
-        self._mapped: dict[int, set[str]] = {}
+        self._pages: dict[int, _Pages] = {}
+        self._maps: dict[int, tuple[int | None, _Mapped]] = {}
+        self._idle = True
         self.look_cost_seconds = 0.0  # of the last look at the known readers, without searching for others
         self.held: dict[int, dict[str, int]] = {}  # pid -> path -> size at the last look
 
-    def look(self, files: Mapping[str, tuple[FileId, int]], *, search: bool) -> list[Reading]:
-        """Return what the known readers, and with ``search`` others, hold of ``files`` (path -> id, size)."""
+    def look(
+        self, files: Mapping[str, tuple[FileId, int]], *, search: bool, opened: bool = False
+    ) -> list[Reading]:
+        """Return what the known readers, and with ``search`` others, hold of ``files`` (path -> id, size).
+
+        ``opened``: one of them was opened since the last look.
+        """
         wanted = _Wanted(
             frozenset(path.rpartition("/")[2] for path in files),
             {file_id: path for path, (file_id, _) in files.items()},
         )
+        if opened:
+            self._maps.clear()  # what is opened may be mapped where something else was
         began = self._cost_clock()
         known = set(self.held)
         readings = [reading for pid in sorted(known) for reading in self._look_at(pid, files, wanted)]
         self.look_cost_seconds = self._cost_clock() - began
         if search and files and self._clock() >= self._search_at:
             began = self._cost_clock()
-            for pid in sorted(self._candidates() - known):
+            first, self._idle = self._idle and not known, False
+            found = self._holders(wanted) if first else set()
+            for pid in sorted(found or self._candidates() - known):
                 readings += self._look_at(pid, files, wanted)
             self._fruitless = 0 if self.held else self._fruitless + 1
-            self._search_at = self._clock() + (self._cost_clock() - began) / SEARCH_SHARE
+            # A reader that was found may be one of many: the others are looked for at once.
+            cost_seconds = self._cost_clock() - began
+            self._search_at = self._clock() + (0.0 if found else cost_seconds / SEARCH_SHARE)
         return readings
+
+    def _holders(self, wanted: _Wanted) -> set[int]:
+        """Return the processes that hold one of the files open, as many as are met in time."""
+        until = self._cost_clock() + FIRST_SEARCH_SECONDS
+        found: set[int] = set()
+        for pid in sorted(self._processes(), reverse=True):
+            if self._cost_clock() > until:
+                break
+            if self._open_by(pid, wanted):
+                found.add(pid)
+        return found
+
+    def forget(self, path: str) -> None:
+        """Look at no reader of a file any more."""
+        for pid in [pid for pid, paths in self.held.items() if path in paths]:
+            self.held[pid].pop(path)
+            self._pages.pop(pid, None)
+
+    def forget_all(self) -> None:
+        """Look at no reader any more."""
+        self._idle = True
+        self.held.clear()
+        self._pages.clear()
+        self._maps.clear()
+        self._commands.clear()
 
     def _candidates(self) -> set[int]:
         """Return the processes that may be readers: all if there are few, or those that read just now."""
@@ -144,18 +200,20 @@ class ReaderSearch:
 
     def _look_at(self, pid: int, files: Mapping[str, tuple[FileId, int]], wanted: _Wanted) -> list[Reading]:
         before = self.held.get(pid, {})
-        held = self._held_by(pid, wanted)
+        memory = read_memory(pid, self._proc)
+        held = self._held_by(pid, wanted, memory[0] if memory else None)
         if not held and not before:
             return []
         t = self._clock()
         rchar, wchar, stored = read_reads(pid, self._proc) or (None, None, None)
-        resident = read_file_pages(pid, self._proc)
-        touched = self._touched(pid, held, files, wanted)
+        resident = memory[1] if memory else None
+        touched = self._touched(pid, held, resident)
         command, run = self._identity(pid)
         self.held[pid] = {path: files[path][1] for path in held}
         if not held:
             del self.held[pid]
             self._commands.pop(pid, None)
+            self._maps.pop(pid, None)
         # In the order of opening, as far as that shows: what was let go of was read before.
         listed = [*((path, None) for path in before.keys() - held.keys()), *held.items()]
         return [
@@ -186,7 +244,24 @@ class ReaderSearch:
             self._commands[pid] = (process.command if process else "", run)
         return self._commands[pid]
 
-    def _held_by(self, pid: int, wanted: _Wanted) -> dict[str, Held]:
+    def _held_by(self, pid: int, wanted: _Wanted, size: int | None) -> dict[str, Held]:
+        held = self._open_by(pid, wanted)
+        by_inode = {inode: path for (_, inode), path in wanted.ids.items()}
+        for inode, ranges in self._mapped_by(pid, wanted, size).items():
+            if (mapped := by_inode.get(inode)) is not None:
+                held[mapped] = replace(held.get(mapped, Held()), ranges=tuple(ranges))
+        return held
+
+    def _mapped_by(self, pid: int, wanted: _Wanted, size: int | None) -> _Mapped:
+        """Return where a known reader has mapped files; asked again when its size shows that this changed."""
+        known = self._maps.get(pid)
+        if known is None or known[0] != size:
+            known = (size, read_mapped(pid, wanted.encoded, self._proc))
+            if pid in self.held:
+                self._maps[pid] = known
+        return known[1]
+
+    def _open_by(self, pid: int, wanted: _Wanted) -> dict[str, Held]:
         try:
             descriptors = os.listdir(f"{self._proc}/{pid}/fd")
         except OSError:
@@ -199,30 +274,28 @@ class ReaderSearch:
                 before = held.get(path)
                 if before is None or (how.position or 0) > (before.position or 0):
                     held[path] = how
-        by_inode = {inode: path for (_, inode), path in wanted.ids.items()}
-        for inode in read_mapped(pid, wanted.encoded, self._proc):
-            if (mapped := by_inode.get(inode)) is not None:
-                held[mapped] = replace(held.get(mapped, Held()), mapped=True)
         return held
 
-    def _touched(
-        self,
-        pid: int,
-        held: Mapping[str, Held],
-        files: Mapping[str, tuple[FileId, int]],
-        wanted: _Wanted,
-    ) -> dict[str, int]:
-        """Return what the process has touched of files that it was not seen to map before."""
-        mapped = {path for path, how in held.items() if how.mapped}
-        new = mapped - self._mapped.get(pid, set())
+    def _touched(self, pid: int, held: Mapping[str, Held], resident: int | None) -> dict[str, int]:
+        """Return what the process has touched of its mapped files.
+
+        Asked for new ones, and of all once the process touches no more: what it touched meanwhile may have
+        been its own libraries.
+        """
+        mapped = frozenset(path for path, how in held.items() if how.mapped)
+        known = self._pages.get(pid)
         if not mapped:
-            self._mapped.pop(pid, None)
+            self._pages.pop(pid, None)
             return {}
-        self._mapped[pid] = mapped
-        if not new:
-            return {}
-        resident = read_resident(pid, wanted.encoded, self._proc)
-        return {path: resident.get(files[path][0][1], 0) for path in new}
+        if known is None:
+            known = self._pages[pid] = _Pages(frozenset(), None, None)
+        settled = resident == known.last and resident != known.counted
+        asked = mapped if settled else mapped - known.files
+        if mapped <= asked:
+            known.counted = resident
+        known.files, known.last = mapped, resident
+        counts = {path: touched_bytes(pid, held[path].ranges, self._proc) for path in sorted(asked)}
+        return {path: count for path, count in counts.items() if count is not None}
 
     def _descriptor(self, pid: int, fd: int, wanted: _Wanted) -> tuple[str, Held] | None:
         link = f"{self._proc}/{pid}/fd/{fd}"

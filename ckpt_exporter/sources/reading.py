@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,8 +27,10 @@ UNHELD_SECONDS = 1.0
 # A mapping may stay for as long as a model is served: without news for so long it is left alone.
 SILENT_SECONDS = 30.0
 OWN_EVENTS_SECONDS = 1.0
-# A look at the page cache later than this shows what the reader itself has brought in by then.
+# A look at the page cache later than this shows too much of what the reader itself has brought in by then;
+# where reads from the storage are counted, that can be worked out for longer.
 PROMPT_SECONDS = 0.05
+COUNTED_SECONDS = 0.5
 MAX_FILES = 4096
 
 
@@ -143,7 +146,7 @@ class DirectoryReaders:
             opened, self._opened = self._opened, False
         held = {path for paths in self._search.held.values() for path in paths}
         news = False
-        for reading in self._search.look(known, search=opened or bool(known.keys() - held)):
+        for reading in self._search.look(known, search=opened or bool(known.keys() - held), opened=opened):
             new, tell = self._compare(reading)
             news = news or new
             if tell:
@@ -171,7 +174,9 @@ class DirectoryReaders:
                 continue
             file.id, file.size = (st.st_dev, st.st_ino), st.st_size
             cached = None
-            if not file.closed and self._clock() - file.opened <= PROMPT_SECONDS:
+            # Network and other file systems without a device may not count what they fetch.
+            limit = COUNTED_SECONDS if os.major(st.st_dev) else PROMPT_SECONDS
+            if self._clock() - file.opened <= limit:
                 with self._lock:
                     file.own_opens = file.own_closes = 1 if self._page_cache.available else 0
                     file.own_until = self._clock() + OWN_EVENTS_SECONDS
@@ -189,11 +194,10 @@ class DirectoryReaders:
                 limit = SILENT_SECONDS if path in held or not self._visible else UNHELD_SECONDS
                 if now - file.last > limit:
                     del self._files[path]
-                    for pid in [pid for pid, paths in self._search.held.items() if path in paths]:
-                        self._search.held[pid].pop(path, None)
+                    self._search.forget(path)
             if not self._files:
                 self._shown.clear()
-                self._search.held.clear()
+                self._search.forget_all()
                 return None
         if not news and now - self._last_open() > UNHELD_SECONDS:
             return SLOW_SECONDS

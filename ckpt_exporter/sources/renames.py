@@ -183,7 +183,10 @@ class Renames:
         """List a directory that came into the tree; what takes long is left to the engine."""
         child = self._tree.add(name, parent, st.st_ino)
         self._entry.shared.inodes.note((st.st_dev, st.st_ino), child.path, self._entry.name)
-        steps = self._trees.scan(child, meaning)
+        self._scan(child, meaning)
+
+    def _scan(self, top: Node, meaning: Meaning) -> None:
+        steps = self._trees.scan(top, meaning)
         deadline = self._entry.clock() + self._entry.settings.scan_slice_seconds
         self._trees.prefer_new = True
         for _ in steps:
@@ -229,9 +232,16 @@ class Renames:
                 self._active.move(old, path + old[len(departure.files_at) :])
         if not departure.stale:
             self._entry.file("moved", departure.path, t, st, to=path, is_dir=True)
+        if departure.child is not None:
+            self._look_again(departure.child)
         self._ask_sizes()
         if departure.child is None and not seen and st is not None and stat.S_ISDIR(st.st_mode):
             self.scan(node, name, st, "found")
+
+    def _look_again(self, top: Node) -> None:
+        """List what could not be listed, since its name changed between its watch and the look at it."""
+        for node in [node for node in top.below() if not node.mtime_ns]:
+            self._scan(node, "found")
 
     def _ask_sizes(self) -> None:
         """Tell the final size of files that were closed before their directory's rename was read."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from ckpt_exporter.sources.filestat import lstat, open_folder
+from ckpt_exporter.sources.filestat import is_reused, lstat, open_folder
 from ckpt_exporter.sources.tree import UNWATCHED, KnownFile, Node
 from ckpt_exporter.sources.watches import OUTAGE_ERRORS, OutageError, Watches
 
@@ -63,6 +63,8 @@ class TreeWatch(Watches):
         self._listed = False
         # Other hosts can write here: only files with an event of this host count.
         self.remote = False
+        # Takes in the events that are queued.
+        self.drain: Callable[[], None] = lambda: None
         # Takes a file that was found for one whose departure waits for its arrival; tells whether it is one.
         self.rejoin: Callable[[str, os.stat_result, float], bool] = lambda _path, _st, _t: False
 
@@ -71,6 +73,7 @@ class TreeWatch(Watches):
         self.tree.detach(node)
         for below in list(node.below()):
             self.unwatch(below)
+            self.truncated.discard(below)
             path = below.path
             for name in list(below.files or ()):
                 self._active.drop(f"{path}/{name}")
@@ -104,7 +107,7 @@ class TreeWatch(Watches):
         stack = [top]
         while stack:
             node = stack.pop()
-            if not lists and self._unchanged(node):
+            if not lists and node not in self.truncated and self._unchanged(node):
                 if stats:
                     self._look_at_files(node, findings)
                 stack.extend((node.children or {}).values())
@@ -129,6 +132,7 @@ class TreeWatch(Watches):
         folders: set[str] = set()
         below: list[Node] = []
         self._listed = False
+        self.truncated.discard(node)
         for item in self._list(path, node):
             if item.is_dir(follow_symlinks=False):
                 folders.add(item.name)
@@ -145,7 +149,10 @@ class TreeWatch(Watches):
     def check(self, node: Node) -> None:
         """Compare one directory, not what is below, with the disk; watch and list what is new in it."""
         findings = Findings()
-        for child in self.compare(node, "found", findings):
+        below = self.compare(node, "found", findings)
+        # What is seen may be ahead of its events, and an inode that was used again look like a rename.
+        self.drain()
+        for child in below:
             if child.wd == UNWATCHED and child not in self.unwatched:
                 for _ in self.scan(child, "found"):
                     self._entry.beat()
@@ -180,6 +187,7 @@ class TreeWatch(Watches):
         if self.tree.directories >= self._entry.settings.max_directories:
             message = "the tree has too many directories, the others are not followed"
             self._entry.log(30, message, every_seconds=3600, limit=self._entry.settings.max_directories)
+            self.truncated.add(node)
             return []
         child = self.tree.add(item.name, node, item.inode())
         if meaning == "found":
@@ -230,6 +238,7 @@ class TreeWatch(Watches):
         try:
             st = os.lstat(path)
         except OSError:
+            node.mtime_ns = 0  # gone, or all of the directory has another name by now
             return
         if known is not None and known[2] == st.st_ino:
             if findings is not None:
@@ -332,16 +341,21 @@ class TreeWatch(Watches):
     def _settle(self, findings: Findings, *, hold: bool) -> None:
         t = self._entry.stamp()
         lost = [*findings.missing, *_files_below(findings.gone)]
-        by_inode = {known[2]: (node, name, known) for node, name, known in lost}
-        for node, name, st in findings.fresh:
+        by_inode = {known[2]: (node, name, known) for node, name, known in lost if node.file(name) == known}
+        for node, name, seen in findings.fresh:
             path = f"{node.path}/{name}"
+            st = lstat(path)
+            if st is None or st.st_ino != seen.st_ino:
+                continue  # its events tell
             if path in self._active.by_path or node.file(name) == known_of(st):
                 continue  # its event came meanwhile
             if node.file(name) is not None:
                 self._active.drop(path)
                 self.tree.forget(node, name)
             old = by_inode.pop(st.st_ino, None)
-            if old is None:
+            if old is None or is_reused(self._entry.births.unix(path), known_of(st), old[2]):
+                if old is not None:
+                    self._active.drop(f"{old[0].path}/{old[1]}")
                 self.report(node, name, st, "found")
             else:
                 self._moved(old, (node, name), st, t)

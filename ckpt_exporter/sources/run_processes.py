@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from ckpt_exporter.sources.procfs import list_pids, read_bytes, read_io, read_process, read_reads
+from ckpt_exporter.sources.procfs import list_pids, read_bytes, read_process, read_transfers
 from ckpt_exporter.sources.runs import identify_run
 
-# Workers begin with an epoch; looking for them means reading a line of every process.
-SEARCH_SECONDS: Final = 15.0
+# Workers begin with an epoch, and GPUs wait for them; looking for them means reading a line of every process.
+SEARCH_SECONDS: Final = 3.0
 MAX_PROCESSES: Final = 512
-MAX_THREADS: Final = 512
+# A thread costs 25 us on a busy host; workers come first, and most of them have one thread at work.
+MAX_THREADS: Final = 192
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -30,13 +31,14 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """How many threads were in uninterruptible sleep, and how many without a GPU ran or wanted to.
+    """How many threads were in uninterruptible sleep, and how many of those without a GPU.
 
-    ``delays`` are seconds that each thread, named by its id and start, has waited for I/O since it began;
-    they stay 0 where the kernel does not count them.
+    ``runnable``: how many of the latter ran or wanted to. ``delays`` are seconds that each thread, named by
+    its id and start, has waited for I/O since it began; they stay 0 where the kernel does not count them.
     """
 
     waiting: int
+    worker_waiting: int
     runnable: int
     delays: dict[tuple[int, int], float]
 
@@ -48,26 +50,29 @@ class RunProcesses:
         self._clock, self._proc = clock, proc
         self._pids: tuple[int, ...] = ()
         self._holders: frozenset[int] = frozenset()
+        self._root: int | None = None
         self._search_at = float("-inf")
 
     def find(self, holders: Collection[int]) -> tuple[int, ...]:
         """Return the run's processes, those without a GPU first; ``holders`` hold its GPUs."""
         now = self._clock()
-        if frozenset(holders) != self._holders or now >= self._search_at:
-            self._holders, self._search_at = frozenset(holders), now + SEARCH_SECONDS
+        if frozenset(holders) != self._holders:
+            self._holders, self._search_at = frozenset(holders), now
+            self._root = identify_run(self._holders, proc=self._proc).root_pid
+        if now >= self._search_at:
+            self._search_at = now + SEARCH_SECONDS
             self._pids = self._search()
         return self._pids
 
     def _search(self) -> tuple[int, ...]:
         if not self._holders:
             return ()
-        root = identify_run(sorted(self._holders), proc=self._proc).root_pid
         children: dict[int, list[int]] = {}
         for pid in list_pids(self._proc):
             process = read_process(pid, self._proc)
             if process is not None and process.alive:
                 children.setdefault(process.parent, []).append(pid)
-        tops = [*self._holders, *([root] if root is not None and root > 1 else [])]
+        tops = [*self._holders, *([self._root] if self._root is not None and self._root > 1 else [])]
         children.pop(os.getpid(), None)  # what this program starts is no part of a run
         found = self._below(tops, children) - {os.getpid()}
         workers = sorted(found - self._holders)
@@ -91,30 +96,31 @@ class RunProcesses:
             fields = _stat(f"{self._proc}/{pid}/stat")
             if len(fields) < 20:
                 continue
-            reads, writes = read_reads(pid, self._proc), read_io(pid, self._proc)
+            moved = read_transfers(pid, self._proc)
             found[pid] = Totals(
                 started=int(fields[19]),
                 cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
-                read=reads[2] if reads else None,
-                called=reads[0] if reads else None,
-                written=writes[1] if writes else None,
+                called=moved[0] if moved else None,
+                read=moved[1] if moved else None,
+                written=moved[2] if moved else None,
             )
         return found
 
     def threads(self, pids: Iterable[int]) -> Threads:
         """Look at the threads of some processes, at most at ``MAX_THREADS``."""
-        waiting = runnable = 0
+        waiting, by_workers = 0, {b"D": 0, b"R": 0}
         delays: dict[tuple[int, int], float] = {}
         for pid in pids:
             for thread in _threads(f"{self._proc}/{pid}/task"):
                 if len(delays) >= MAX_THREADS:
-                    return Threads(waiting, runnable, delays)
+                    return Threads(waiting, by_workers[b"D"], by_workers[b"R"], delays)
                 fields = _stat(f"{self._proc}/{pid}/task/{thread}/stat")
                 if len(fields) > 39:
                     waiting += fields[0] == b"D"
-                    runnable += fields[0] == b"R" and pid not in self._holders
+                    if pid not in self._holders and fields[0] in by_workers:
+                        by_workers[fields[0]] += 1
                     delays[thread, int(fields[19])] = int(fields[39]) / _TICKS
-        return Threads(waiting, runnable, delays)
+        return Threads(waiting, by_workers[b"D"], by_workers[b"R"], delays)
 
 
 def _stat(path: str) -> list[bytes]:

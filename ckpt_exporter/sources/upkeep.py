@@ -23,6 +23,7 @@ class Upkeep:
         self._settings = settings
         self._directories = directories
         self._due: dict[Look, float] = {"folders": float("-inf"), "files": float("-inf")}
+        self._kinds: tuple[Look, ...] = ("files", "folders")
         self._last: Look | None = None
         self._began = self._busy = self._waited = 0.0
 
@@ -33,9 +34,9 @@ class Upkeep:
         question to a server, nothing.
         """
         self._settle(remote=remote)
-        kinds: tuple[Look, ...] = ("folders",) if remote else ("files", "folders")
+        self._kinds = ("folders",) if remote else ("files", "folders")
         soon = now + self._settings.gather_seconds  # a wake-up is shared with what is due a moment later
-        for kind in kinds:
+        for kind in self._kinds:
             if self._due[kind] <= soon:
                 self._last, self._began = kind, now
                 return kind
@@ -50,7 +51,7 @@ class Upkeep:
         """Return when to choose again; what a look at hand costs is known only then."""
         if self._last is not None:
             return now + self._settings.reconcile_seconds
-        return max(now, min(self._due.values()))
+        return max(now, min(self._due[kind] for kind in self._kinds))
 
     def _settle(self, *, remote: bool) -> None:
         if self._last is None:
@@ -63,6 +64,4 @@ class Upkeep:
             self._waited * settings.reconcile_cost_factor,
         )
         self._due[self._last] = self._began + pause
-        if remote:
-            self._due["files"] = float("inf")
         self._last, self._busy, self._waited = None, 0.0, 0.0

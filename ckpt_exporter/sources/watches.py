@@ -33,6 +33,8 @@ class Watches:
         self.prefer_new = False
         # Directories that the kernel's limit leaves without a watch.
         self.unwatched: dict[Node, None] = {}
+        # Directories in which more are than the tree may hold.
+        self.truncated: set[Node] = set()
         # When a directory with the mask without OPEN and MODIFY goes back to the idle mask.
         self.unarmed: dict[Node, float] = {}
         # Directories in which something happens now.

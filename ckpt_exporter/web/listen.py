@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import socket
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ckpt_exporter.config.values import InvalidValueError, split_listen_address
@@ -61,6 +63,32 @@ def bound_address(listener: socket.socket) -> ListenAddress:
     if listener.family == socket.AF_UNIX:
         return ListenAddress(os.fsdecode(name), 0)
     return ListenAddress(name[0], name[1])
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a bound host is an address that only this machine reaches."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_foreign_name(host_header: str, own_names: Collection[str]) -> bool:
+    """Tell whether a Host header has a name that a stranger can own: with a dot, no address, not ours.
+
+    A page in a browser here may point its site's name at a loopback address (DNS rebinding) and read what is
+    served there; the name that it asks for gives it away.
+    """
+    if host_header.startswith("["):
+        return False
+    name = host_header.partition(":")[0].strip().rstrip(".").lower()
+    if "." not in name or name.endswith(".localhost") or name in own_names:
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return True
+    return False
 
 
 def _listen_everywhere(port: int) -> socket.socket:

@@ -10,15 +10,28 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from ckpt_exporter.web.connections import Connections, Limits
-from ckpt_exporter.web.listen import bound_address, open_listener, parse_listen_address
+from ckpt_exporter.web.listen import (
+    bound_address,
+    is_foreign_name,
+    is_loopback,
+    open_listener,
+    parse_listen_address,
+)
 from ckpt_exporter.web.protocol import Reply, answer
 from ckpt_exporter.web.routes import Request, Response, Routes, text_response
-from ckpt_exporter.web.security import SecurityFile, SecurityStatus
+from ckpt_exporter.web.security import Security, SecurityFile, SecurityStatus
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-_REFUSALS = {HTTPStatus.UNAUTHORIZED: "unauthorized", HTTPStatus.TOO_MANY_REQUESTS: "rate_limited"}
+_REFUSALS = {
+    HTTPStatus.UNAUTHORIZED: "unauthorized",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limited",
+    HTTPStatus.MISDIRECTED_REQUEST: "misdirected",
+}
+_MISDIRECTED = text_response(
+    HTTPStatus.MISDIRECTED_REQUEST, "this is a loopback address: ask for localhost, not for another name"
+)
 _UNDECIDED = text_response(HTTPStatus.OK, "")
 
 
@@ -50,6 +63,10 @@ class WebServer:
         self._limits = limits or Limits()
         self._security = SecurityFile(config_file)
         self._bound: tuple[str, ...] = ()
+        self._own_names = frozenset(
+            name.lower() for name in (socket.gethostname(), *(wanted.host for wanted in self._wanted))
+        )
+        self._only_here = False
         self._port = self._wanted[0].port
         self._connections: Connections | None = None
         self._lock = threading.Lock()
@@ -68,6 +85,7 @@ class WebServer:
             raise
         bound = [bound_address(listener) for listener in listeners]
         self._bound, self._port = tuple(map(str, bound)), bound[0].port
+        self._only_here = all(is_loopback(address.host) for address in bound)
         self._connections = Connections(
             listeners, self, self._limits, gate=lambda: self._security.current.gate
         )
@@ -137,10 +155,17 @@ class WebServer:
         security = self._security.current
 
         def respond(request: Request) -> Response:
-            refusal = security.refusal(request)
+            refusal = security.refusal(request) or self._misdirected(request, security)
             return self._routes.respond(request) if refusal is None else self._counted(refusal)
 
         return answer(head, client, respond, security.headers)
+
+    def _misdirected(self, request: Request, security: Security) -> Response | None:
+        """Refuse other sites' names where the loopback address is all that keeps others out."""
+        if not self._only_here or security.gate is not None or security.passwords is not None:
+            return None
+        foreign = is_foreign_name(request.headers.get("host", ""), self._own_names)
+        return _MISDIRECTED if foreign else None
 
     def _counted(self, refusal: Response) -> Response:
         with self._lock:

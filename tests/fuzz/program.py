@@ -58,7 +58,18 @@ from tests.unit.page_outline import Outline
 MAX_PROBLEM_CHARACTERS = 1_000
 _INTEGERS = ("util_ret", "instant_ret", "average_ret", "energy_ret", "usage_ret", "gpm_support", "metric_ret",
              "metric_nan", "mig", "smoothing", "smoothing_ret", "arch", "limit_ret", "ret", "handle_ret")  # fmt: skip
-_DOUBLES = ("util", "mem_util", "power_w", "average_w", "limit_w", "sm", "tensor", "dram", "pcie_mib")
+_DOUBLES = (
+    "util",
+    "mem_util",
+    "power_w",
+    "average_w",
+    "limit_w",
+    "sm",
+    "tensor",
+    "dram",
+    "pcie_mib",
+    "nvlink_mib",
+)
 
 
 @cache

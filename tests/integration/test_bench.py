@@ -24,6 +24,7 @@ from ckpt_exporter.analysis.compare import compare
 from ckpt_exporter.analysis.gates import Evidence
 from ckpt_exporter.analysis.project import projection
 from ckpt_exporter.analysis.project_inputs import measured_inputs
+from ckpt_exporter.analysis.statistics import median
 from ckpt_exporter.config.gates import Gates, StorageGate
 from ckpt_exporter.errors import CkptExporterError
 from tests.integration.daemon import wait_until
@@ -35,21 +36,23 @@ MB = 1_000_000
 ONCE = BenchOptions(4, fsync=True, direct=False, caches=("cold",), repetitions=1)
 
 
+SLOW, FAST = 12 * MB, 24 * MB
+
+
 def slow_and_fast(base: Path) -> tuple[BenchResult, BenchResult]:
     """Write bursts of 24 MB on a storage of 12 MB/s and on one of 24 MB/s, side by side."""
     found: dict[str, BenchResult] = {}
 
     def measure(name: str, rate: float) -> None:
         place = base / name
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         options = BenchOptions(
             4, fsync=False, direct=False, caches=("cold",), repetitions=5, bytes_per_second=rate
         )
         found[name] = run_bench(str(place), layout_shape("dcp", 24 * MB, 4), options)
 
     threads = [
-        threading.Thread(target=measure, args=arguments)
-        for arguments in (("slow", 12 * MB), ("fast", 24 * MB))
+        threading.Thread(target=measure, args=arguments) for arguments in (("slow", SLOW), ("fast", FAST))
     ]
     for thread in threads:
         thread.start()
@@ -58,24 +61,33 @@ def slow_and_fast(base: Path) -> tuple[BenchResult, BenchResult]:
     return found["slow"], found["fast"]
 
 
+def kept_pace(result: BenchResult, rate: float) -> bool:
+    """Tell whether nothing but the storage slowed the bursts, by their own writers' clocks."""
+    return all(r.writers.seconds <= 1.05 * r.writers.bytes / rate for r in result.repetitions)
+
+
 @pytest.mark.alone
-@pytest.mark.flaky(reruns=2)
 def test_slow_against_fast(tmp_path: Path) -> None:
     """From real bursts: exporter and writers agree, compare finds the ratio, project the fast save's time."""
-    slow, fast = slow_and_fast(tmp_path)
-
-    for repetition in (*slow.repetitions, *fast.repetitions):
-        assert repetition.save is not None
-        assert repetition.save.result == "complete"
-        assert repetition.save.bytes == repetition.writers.bytes == 24 * MB + 4096
-        assert repetition.save.duration_seconds == pytest.approx(repetition.writers.seconds, abs=0.25)
+    for _ in range(3):
+        slow, fast = slow_and_fast(tmp_path)
+        for repetition in (*slow.repetitions, *fast.repetitions):
+            assert repetition.save is not None
+            assert repetition.save.result == "complete"
+            assert repetition.save.bytes == repetition.writers.bytes == 24 * MB + 4096
+            assert repetition.save.duration_seconds == pytest.approx(repetition.writers.seconds, abs=0.25)
+        if kept_pace(slow, SLOW) and kept_pace(fast, FAST):
+            break
+    else:
+        pytest.fail("the machine never let all writers keep their pace")
     both = compare(bench_measurements(slow), bench_measurements(fast))
     gain = both.quantity("duration_seconds").gain
     assert gain is not None
     assert gain.low is not None
     assert gain.high is not None
-    # Half the time in pacing; what does not scale (a commit marker) takes some hundredths of a second.
-    assert gain.low * 0.95 <= 2.0 <= gain.high * 1.05
+    # Nearly 2: what does not scale takes some hundredths of a second, which the writers' own clocks show.
+    medians = [median([r.writers.seconds for r in result.repetitions]) for result in (slow, fast)]
+    assert gain.low * 0.99 <= medians[0] / medians[1] <= gain.high * 1.01
     assert both.quantity("duration_seconds").verdict == "better"
     inputs = measured_inputs(bench_measurements(slow))
     then = projection(replace(inputs, to_bandwidth=(inputs.bandwidth or 0.0) * 2)).then

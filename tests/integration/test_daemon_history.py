@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from ckpt_exporter.sources.readers import readers_visible
+from ckpt_exporter.sources.transport import identify
 from tests.integration import checkpoints
 from tests.integration.daemon import launch, run_to_end, wait_until, watching
 
@@ -134,3 +142,64 @@ def test_a_place_that_is_watched(tmp_path: Path) -> None:
     said = ended.stderr.splitlines()[-1]
     assert ended.returncode == 1
     assert said.startswith(f"ckpt-exporter: cannot keep the history in {tmp_path}/history.db: it lies below")
+
+
+@pytest.mark.skipif(not readers_visible(), reason="needs to see other users' processes")
+def test_a_load_is_kept_and_reported(tmp_path: Path) -> None:
+    """A process that reads a checkpoint is a load in the metrics, in the history file and in the report."""
+    history = tmp_path / "history.db"
+    place = tmp_path / "a" / "step-300"
+    place.mkdir(parents=True)
+    files = [place / f"__{rank}_0.distcp" for rank in range(2)]
+    for file in files:
+        file.write_bytes(os.urandom(8_000_000))
+    with watching(tmp_path, "a", arguments=[f"--history.path={history}"], quiet_seconds=2) as daemon:
+        wait_until(lambda: daemon.scrape().get("ckpt_history_up") == 1)
+        before = time.time()
+        loading = subprocess.Popen([sys.executable, "-c", _LOADING, *map(str, files)], stdin=subprocess.PIPE)
+        try:
+            wait_until(lambda: daemon.scrape().value("ckpt_loads_total", dir="a") == 1, 30)
+        finally:
+            loading.kill()
+            loading.communicate()
+        scrape = daemon.scrape()
+        size = scrape.value("ckpt_last_load_bytes", dir="a")
+        # How exact the detector is where looks come late, its own tests ask.
+        assert size == pytest.approx(16_000_000, rel=0.1)
+        seconds = scrape.value("ckpt_last_load_duration_seconds", dir="a")
+        wait_until(lambda: _report(history)["loads"] is not None)
+        kept, report = _loads(history), _report(history)
+
+    (load,) = kept
+    assert (load["directory"], load["path"], load["step"]) == ("a", str(place), 300)
+    assert (load["bytes"], load["files"], load["readers"]) == (size, 2, 1)
+    assert load["duration_seconds"] == pytest.approx(seconds)
+    assert before - 0.5 <= load["start_unix"] <= load["end_unix"] <= time.time()
+    assert load["mountpoint"] == identify(str(place)).mountpoint
+    assert report["loads"]["count"] == 1
+    assert report["loads"]["bytes"]["total"] == size
+    assert report["loads"]["duration_seconds"]["median"] == pytest.approx(seconds)
+    assert report["saves"]["count"] == 0
+
+
+# Reads 1 MB at a time, for about two seconds, and then keeps what it has.
+_LOADING = """
+import sys, time
+kept = []
+for path in sys.argv[1:]:
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(1_000_000):
+            kept.append(block)
+            time.sleep(0.1)
+sys.stdin.read()
+"""
+
+
+def _report(history: Path) -> dict[str, Any]:
+    ended = run_to_end("report", f"--history={history}", "--format=json")
+    return json.loads(ended.stdout) if ended.returncode == 0 else {"loads": None}
+
+
+def _loads(history: Path) -> list[dict[str, Any]]:
+    lines = run_to_end("report", f"--history={history}", "--records=jsonl").stdout.splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == "load"]

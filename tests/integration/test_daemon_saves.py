@@ -173,7 +173,7 @@ def test_many_files_in_one_save(daemon: Daemon, name: str, root: Path) -> None:
             stream.write(b"x" * (number % 50 + 1))
     put(directory / ".metadata", 33)
     # 9,999 files of 1..50 bytes: 199 whole rounds of 1275 and one that lacks its last file of 50.
-    daemon.expect(name, 1, size_bytes=199 * 1275 + 1225 + 33, files=10_000, seconds=40)
+    daemon.expect(name, 1, size_bytes=199 * 1275 + 1225 + 33, files=10_000, seconds=80)
 
 
 def test_logs_and_trackers_are_no_saves(daemon: Daemon, name: str, root: Path) -> None:

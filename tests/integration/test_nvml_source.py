@@ -141,6 +141,7 @@ def test_readings_arrive_in_shares_and_watts(library: SimulatedNvml, watch: Any)
         pcie_bytes_per_second=300 * 1024 * 1024,
         limit_w=700.0,
         processes=0,
+        nvlink_bytes_per_second=20_000 * 1024 * 1024,
     )
 
 

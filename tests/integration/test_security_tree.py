@@ -17,7 +17,7 @@ import pytest
 from ckpt_exporter.sources.filestat import open_folder, open_quietly
 from ckpt_exporter.sources.roots import expand
 from tests.integration import checkpoints
-from tests.integration.daemon import watching
+from tests.integration.daemon import wait_until, watching
 from tests.integration.watching import exchange, fast
 from tests.integration.watching import watching as watched_source
 
@@ -164,12 +164,19 @@ def test_a_sparse_giant_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_more_directories_than_are_followed(tmp_path: Path) -> None:
-    """Beyond a number of directories the rest of a tree is left alone, so that it costs no memory."""
-    for number in range(80):
-        (tmp_path / f"d{number}").mkdir()
-    with watched_source(str(tmp_path), settings=fast(max_directories=50)) as watched:
+    """Beyond a number of directories the rest of a tree is left alone, which shows until there is room."""
+    for parent in "ab":
+        for number in range(30):
+            (tmp_path / parent / f"d{number}").mkdir(parents=True)
+    with watched_source(str(tmp_path), settings=fast(max_directories=50, reconcile_seconds=0.2)) as watched:
         (status,) = watched.source.statuses()
-        assert status.watched_directories == 50
+        assert (status.watched_directories, status.truncated) == (50, True)
+        (cut,) = watched.engine().trees.truncated
+        whole = tmp_path / ("b" if cut.name == "a" else "a")
+        for number in range(20):  # in the other one: nothing changes where the tree was cut
+            (whole / f"d{number}").rmdir()
+        wait_until(lambda: not watched.source.statuses()[0].truncated)
+        wait_until(lambda: watched.source.statuses()[0].watched_directories == 3 + 10 + 30)
 
 
 def test_many_names_in_one_directory(tmp_path: Path) -> None:

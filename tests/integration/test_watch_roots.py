@@ -224,7 +224,7 @@ def test_a_file_system_mounted_over_the_root_is_watched(tmp_path, mounts) -> Non
     put(root / "below")
     with watching(str(root), settings=fast(root_check_seconds=60.0)) as watched:
         mounts(root)
-        watched.seen.wait(lambda: watched.source.counters().rescans.get("mount_changed"), 3)
+        watched.seen.wait(lambda: watched.source.counters().rescans.get("mount_changed"))
         put(root / "above")
         watched.seen.wait_kinds(str(root / "above"), "create", "close_write")
         assert watched.seen.kinds(str(root / "below")) == []
@@ -239,11 +239,11 @@ def test_an_unmount_for_a_moment_deletes_nothing(tmp_path, mounts) -> None:
     put(kept / "a")
     subprocess.run(["mount", "--bind", str(kept), str(root)], check=True)
     try:
-        with watching(str(root), settings=fast(root_check_seconds=60.0, outage_seconds=5.0)) as watched:
+        with watching(str(root), settings=fast(root_check_seconds=60.0, outage_seconds=60.0)) as watched:
             subprocess.run(["umount", "-l", str(root)], check=True)
-            watched.seen.wait(lambda: watched.source.counters().rescans.get("mount_changed") == 1, 3)
+            watched.seen.wait(lambda: watched.source.counters().rescans.get("mount_changed") == 1)
             subprocess.run(["mount", "--bind", str(kept), str(root)], check=True)
-            watched.seen.wait(lambda: watched.source.counters().rescans.get("mount_changed") == 2, 3)
+            watched.seen.wait(lambda: watched.source.counters().rescans.get("mount_changed") == 2)
             put(root / "b")
             watched.seen.wait_kinds(str(root / "b"), "create", "close_write")
             assert watched.seen.kinds(str(root / "a")) == []
@@ -258,8 +258,9 @@ def test_an_unmounted_root_without_return_is_believed_gone(tmp_path, mounts) -> 
     mounts(root)
     put(root / "a")
     with watching(str(root), settings=fast(outage_seconds=0.6)) as watched:
-        subprocess.run(["umount", str(root)], check=True)
-        watched.seen.wait_kinds(str(root / "a"), "deleted", seconds=5)
+        # Busy for as long as the watch happens to look into it.
+        watched.seen.wait(lambda: subprocess.run(["umount", str(root)], check=False).returncode == 0)
+        watched.seen.wait_kinds(str(root / "a"), "deleted")
         put(root / "b")
         watched.seen.wait_kinds(str(root / "b"), "create", "close_write")
 
@@ -270,7 +271,7 @@ def test_a_mount_below_the_root_is_watched(tmp_path, mounts) -> None:
     below.mkdir()
     with watching(str(tmp_path)) as watched:
         mounts(below)
-        watched.seen.wait(lambda: watched.source.counters().rescans.get("mount_changed"), 3)
+        watched.seen.wait(lambda: watched.source.counters().rescans.get("mount_changed"))
         put(below / "a")
         watched.seen.wait_kinds(str(below / "a"), "create", "close_write")
 

@@ -31,7 +31,7 @@ def test_nested_new_directories_lose_nothing(tmp_path) -> None:
             for name in ("a.pt", "b.pt", "c.pt"):
                 put(os.path.join(folder, name))
                 expected.add(os.path.join(folder, name))
-        watched.seen.wait(lambda: counts(watched.seen, "close_write").keys() == expected, 20)
+        watched.seen.wait(lambda: counts(watched.seen, "close_write").keys() == expected, 40)
         watched.idle()
         assert counts(watched.seen, "create") == dict.fromkeys(expected, 1)
         assert counts(watched.seen, "close_write") == dict.fromkeys(expected, 1)
@@ -52,7 +52,7 @@ def test_eight_writers_into_one_new_directory(tmp_path) -> None:
         writers = [subprocess.Popen([sys.executable, "-c", code, folder, str(rank)]) for rank in range(8)]
         assert [writer.wait() for writer in writers] == [0] * 8
         expected = {f"{folder}/shard-{rank}-{i}" for rank in range(8) for i in range(50)}
-        watched.seen.wait(lambda: counts(watched.seen, "close_write").keys() == expected, 20)
+        watched.seen.wait(lambda: counts(watched.seen, "close_write").keys() == expected, 40)
         watched.idle()
         assert counts(watched.seen, "create") == dict.fromkeys(expected, 1)
         assert counts(watched.seen, "close_write") == dict.fromkeys(expected, 1)
@@ -66,7 +66,7 @@ def test_ten_thousand_files_in_one_save(tmp_path) -> None:
         os.mkdir(folder)
         for index in range(10_000):
             put(f"{folder}/{index}")
-        watched.seen.wait(lambda: watched.seen.kinds().count("close_write") >= 10_000, 30)
+        watched.seen.wait(lambda: watched.seen.kinds().count("close_write") >= 10_000, 60)
         assert set(counts(watched.seen, "close_write").values()) == {1}
         watched.seen.wait(lambda: not watched.source.saving("run"))
         assert watched.source.counters().dropped == 0

@@ -49,6 +49,7 @@ class Recorder:
         """Return the condition's value once it is true; fail after ``seconds``."""
         deadline = time.monotonic() + seconds
         while True:
+            begin = time.monotonic()
             value = condition()
             if value:
                 return value
@@ -56,6 +57,8 @@ class Recorder:
             if left <= 0:
                 shown = "\n".join(map(str, self.facts[-8:]))
                 raise AssertionError(f"not seen within {seconds} s; last facts:\n{shown}")
+            # A look through thousands of facts, repeated at each of them, would starve what makes them.
+            time.sleep(min(left, 2.0 * (time.monotonic() - begin)))
             with self._changed:
                 self._changed.wait(min(left, 0.05))
 
@@ -108,7 +111,7 @@ class Watched:
             root = engine.find(self.root) if hasattr(engine, "find") else None
             return root is None or bool(root.armed)
 
-        self.seen.wait(quiet)
+        self.seen.wait(quiet, 40.0)
 
 
 @contextmanager

@@ -43,8 +43,19 @@ _INTEGERS = (
     "limit_ret",
     "pid_count",
 )
-_DOUBLES = ("util", "mem_util", "power_w", "average_w", "limit_w", "sm", "tensor", "dram", "pcie_mib")
-_PIDS, _VALUES, _UUID, _NAME = 64, 128, 200, 296
+_DOUBLES = (
+    "util",
+    "mem_util",
+    "power_w",
+    "average_w",
+    "limit_w",
+    "sm",
+    "tensor",
+    "dram",
+    "pcie_mib",
+    "nvlink_mib",
+)
+_PIDS, _VALUES, _UUID, _NAME = 64, 128, 208, 304
 
 # Levels seen on 8 x H100: training, spinning in a collective, writing the checkpoint; all percent and watts.
 TRAINING = {
@@ -56,6 +67,7 @@ TRAINING = {
     "tensor": 48,
     "dram": 55,
     "pcie_mib": 300,
+    "nvlink_mib": 20_000,
 }
 SPINNING = {
     "util": 100,
@@ -66,6 +78,7 @@ SPINNING = {
     "tensor": 0,
     "dram": 1,
     "pcie_mib": 0,
+    "nvlink_mib": 10,
 }
 WRITING = {
     "util": 3,
@@ -76,6 +89,7 @@ WRITING = {
     "tensor": 0,
     "dram": 1,
     "pcie_mib": 9000,
+    "nvlink_mib": 0,
 }
 
 

@@ -69,10 +69,10 @@ struct gpu { /* 512 bytes */
     int32_t limit_ret;   /* field 190 */
     int32_t pid_count;
     uint32_t pids[MAX_PIDS];
-    double util, mem_util, power_w, average_w, limit_w, sm, tensor, dram, pcie_mib;
+    double util, mem_util, power_w, average_w, limit_w, sm, tensor, dram, pcie_mib, nvlink_mib;
     char uuid[96];
     char name[96];
-    char pad[512 - 64 - 64 - 72 - 192];
+    char pad[512 - 64 - 64 - 80 - 192];
 };
 
 struct state {
@@ -99,7 +99,7 @@ struct value_field {
 struct utilization { uint32_t gpu, memory; };
 struct process { uint32_t pid; uint64_t bytes; uint32_t gi, ci; };
 struct gpm_support { uint32_t version, supported; };
-struct gpm_sample { struct gpu *gpu; double t, sm, tensor, dram, pcie_mib; };
+struct gpm_sample { struct gpu *gpu; double t, sm, tensor, dram, pcie_mib, nvlink_mib; };
 struct gpm_metric { uint32_t id; int32_t ret; double value; char *info[3]; };
 struct gpm_metrics { uint32_t version, count; struct gpm_sample *first, *second; struct gpm_metric metrics[]; };
 
@@ -288,7 +288,7 @@ int nvmlGpmSampleFree(struct gpm_sample *sample) {
 
 int nvmlGpmSampleGet(struct gpu *gpu, struct gpm_sample *sample) {
     ENTER_GPU(nvmlGpmSampleGet, gpu);
-    *sample = (struct gpm_sample){gpu, now(), gpu->sm, gpu->tensor, gpu->dram, gpu->pcie_mib};
+    *sample = (struct gpm_sample){gpu, now(), gpu->sm, gpu->tensor, gpu->dram, gpu->pcie_mib, gpu->nvlink_mib};
     return OK;
 }
 
@@ -307,6 +307,8 @@ int nvmlGpmMetricsGet(struct gpm_metrics *get) {
         case 10: metric->value = sample->dram; break;
         case 20: metric->value = sample->pcie_mib; break;
         case 21: metric->value = 0; break;
+        case 60: metric->value = sample->nvlink_mib; break;
+        case 61: metric->value = 0; break;
         default: metric->ret = NOT_SUPPORTED;
         }
     }

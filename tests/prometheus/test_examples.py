@@ -25,7 +25,11 @@ def read(name: str) -> Any:
 def test_prometheus_loads_the_example(path: Path) -> None:
     """Each is a complete configuration, with the rule files where it names them."""
     done = subprocess.run(
-        [tool("promtool"), "check", "config", str(path)], capture_output=True, text=True, timeout=60, check=False
+        [tool("promtool"), "check", "config", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -62,6 +66,8 @@ def test_shards_evaluate_no_rules() -> None:
 
 def test_groups_fit_into_a_store() -> None:
     """Mimir takes at most 20 rules in a group unless told otherwise."""
-    groups = [g for path in (RULES, ALERTS) for g in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
+    groups = [
+        g for path in (RULES, ALERTS) for g in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
+    ]
 
     assert max(len(group["rules"]) for group in groups) <= 20

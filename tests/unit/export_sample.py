@@ -93,6 +93,7 @@ LAST_LOAD = Load(
     bandwidth=2e9,
     readers=8,
     cached_ratio=0.25,
+    first_gpu_work=951.0,
 )
 
 # Moved in from outside: when its bytes were written is not known.
@@ -265,7 +266,15 @@ def sample_snapshot() -> Snapshot:
         ),
         config=ConfigStatus(successful=False, success_unix=1764466800.0),
         web=WebStatus(
-            {"busy": 0, "crowded": 1, "rate_limited": 0, "slow": 2, "tls": 3, "unauthorized": 4},
+            {
+                "busy": 0,
+                "crowded": 1,
+                "misdirected": 0,
+                "rate_limited": 0,
+                "slow": 2,
+                "tls": 3,
+                "unauthorized": 4,
+            },
             ConfigStatus(successful=True, success_unix=1764466900.0),
         ),
         gpu_backend=GPU_BACKEND,

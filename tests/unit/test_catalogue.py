@@ -109,7 +109,8 @@ def test_catalogue_has_the_published_names() -> None:
         "ckpt_last_save_peak_bandwidth_bytes_per_second ckpt_retained_checkpoints ckpt_retained_bytes "
         "ckpt_filesystem_avail_bytes ckpt_filesystem_size_bytes ckpt_dirty_bytes ckpt_watched_directories "
         "ckpt_watch_limit_reached ckpt_last_save_bubble_seconds ckpt_last_save_bubble_depth_ratio "
-        "ckpt_last_load_duration_seconds ckpt_last_load_bytes ckpt_last_load_cached_ratio",
+        "ckpt_last_load_duration_seconds ckpt_last_load_bytes ckpt_last_load_cached_ratio "
+        "ckpt_last_load_cold_start_seconds",
         "info dir,path,mountpoint,device,fstype,transport": "ckpt_directory_info",
         "info dir,run,scheduler,run_id": "ckpt_run_info",
         "info version,revision,python": "ckpt_exporter_build_info",

@@ -236,6 +236,7 @@ def test_a_watch_at_its_limit_shows_its_coverage() -> None:
     snapshot = snapshot_of(empty_directory("d"), watches=(watch,))
     assert value(snapshot, "ckpt_watch_up", dir="d", backend="inotify") == 1
     assert value(snapshot, "ckpt_watch_limit_reached", dir="d") == 1
+    assert value(snapshot, "ckpt_watch_truncated", dir="d") == 0
     assert value(snapshot, "ckpt_watch_coverage_ratio", dir="d") == 0.25
 
 

@@ -40,6 +40,7 @@ ckpt_directory_info{dir="llama",path="/c",mountpoint="/new",device="n",fstype="x
 ckpt_filesystem_avail_bytes{dir="llama"} 1e13
 ckpt_watch_up{dir="llama",backend="inotify"} 1
 ckpt_watch_limit_reached{dir="llama"} 0
+ckpt_watch_truncated{dir="llama"} 0
 ckpt_collector_success{collector="watch"} 1
 ckpt_config_last_reload_successful 1
 ckpt_events_dropped_total 0
@@ -101,6 +102,7 @@ class TestPath:
             ("avail_bytes{dir=\"llama\"} 1e13", "avail_bytes{dir=\"llama\"} 1.9e11", "free space"),
             ('backend="inotify"} 1', 'backend="inotify"} 0', "watch healthy"),
             ('limit_reached{dir="llama"} 0', 'limit_reached{dir="llama"} 1', "watch healthy"),
+            ('truncated{dir="llama"} 0', 'truncated{dir="llama"} 1', "watch healthy"),
             ('collector="watch"} 1', 'collector="watch"} 0', "watch healthy"),
             ('watch_up{dir="llama"', 'watch_up{dir="other"', "watch healthy"),
             ("dropped_total 0", "dropped_total 3", "watch healthy"),

@@ -310,7 +310,8 @@ class TestVersions:
     def test_of_version_2(self, path: Path) -> None:
         """A file that version 2 wrote is read as it is and kept when written on; new columns are unknown."""
         before = version_2(path).read_bytes()
-        old = replace(LOAD, mountpoint=None, device=None, fstype=None, transport=None)
+        new = ("mountpoint", "device", "fstype", "transport", "cold_start_seconds")
+        old = replace(LOAD, **dict.fromkeys(new))
         found = kept(path)
         assert path.read_bytes() == before
         with_events(path, LOAD, STALL)

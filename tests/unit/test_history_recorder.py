@@ -173,6 +173,17 @@ class TestKeeping:
         assert (load.layout, load.run, load.readers) == ("huggingface", "pretrain", 8)
         assert (load.cached_ratio, load.notes) == (0.5, ("mapped",))
 
+    def test_a_cold_start(self, path: Path) -> None:
+        """When GPUs first worked after a load is added to that load's row alone, once it is known."""
+        first, second = live_load(1), live_load(1, start=146.0, end=150.0)
+        with recording(path) as recorder:
+            for load in (first, second, live_load(2)):
+                recorder.add_load(load)
+            recorder.add_cold_start(replace(second, first_gpu_work=157.25))
+        found = {load.end_unix: load.cold_start_seconds for load in read_history(str(path)).loads}
+
+        assert found == {MIDNIGHT + 100: None, MIDNIGHT + 150: 11.25, MIDNIGHT + 200: None}
+
     def test_stalls(self, path: Path) -> None:
         """A stall is kept with the GPU that has its index, if one has; one of a save is in its bubble."""
         ledger = new_ledger()

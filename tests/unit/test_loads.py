@@ -160,6 +160,87 @@ def test_without_a_look_at_the_page_cache_the_io_tells(fetched: int, ratio: floa
     assert load.cached_ratio == (None if ratio is None else pytest.approx(ratio))
 
 
+def late_look(seconds: float, cached: int, *facts: ReadEvent | Reading) -> float | None:
+    """Return the cached share where the look at the page cache came so long after the open."""
+    look = ReadEvent(10.0 + seconds, FILE, "look", size=100 * MB, cached_bytes=cached, visible=True)
+    (load,) = loads_of(ReadEvent(10.0, FILE, "open", size=100 * MB), look, *facts)
+    return load.cached_ratio
+
+
+def test_what_the_reader_brought_in_before_the_look_was_not_cached() -> None:
+    """30 MB were cached; by the look 0.2 s later 50 MB/s from the storage have made 40 MB of them."""
+    ratio = late_look(
+        0.2, 40 * MB,
+        read(10.2, 14 * MB, read_bytes=10 * MB), read(11.0, 71 * MB, read_bytes=50 * MB),
+        read(11.4, 100 * MB, read_bytes=70 * MB), closed(11.4),
+        read(11.5, 100 * MB, read_bytes=70 * MB, held=False),
+    )  # fmt: skip
+    assert ratio == pytest.approx(0.3)
+
+
+def test_a_late_look_at_what_was_read_by_then_tells_nothing() -> None:
+    """By the look 80 of 100 MB had been read, from wherever: only the process's own I/O could tell."""
+    ratio = late_look(
+        0.2, 100 * MB, read(10.2, 80 * MB), closed(10.25), read(10.3, 100 * MB, held=False)
+    )  # fmt: skip
+    assert ratio is None
+
+
+def test_a_file_closed_before_the_look_tells_nothing_unless_it_is_mapped() -> None:
+    """Who closed a file may have read all of it; who mapped it before closing has it still to read."""
+    more = {"rchar": 500, "mapped": True}
+    mapped = [
+        closed(10.001),
+        read(10.05, mapped_bytes=0, resident_bytes=0, **more),
+        read(11.0, resident_bytes=100 * MB, **more),
+        read(12.0, resident_bytes=100 * MB, mapped_bytes=100 * MB, **more),
+    ]
+    assert late_look(0.02, 100 * MB, *mapped) == 1.0
+    (whole,) = loads_of(
+        ReadEvent(10.0, FILE, "open", size=100 * MB), read(10.005, 0), closed(10.01),
+        ReadEvent(10.02, FILE, "look", size=100 * MB, cached_bytes=100 * MB, visible=True),
+        read(10.03, 100 * MB, held=False),
+    )  # fmt: skip
+    assert (whole.bytes, whole.cached_ratio) == (100 * MB, None)
+
+
+def test_libraries_that_came_in_meanwhile_are_not_the_file() -> None:
+    """Resident pages grew by 80 MB, of which 30 MB were the mapped file's, as its page tables show."""
+    more = {"rchar": 500, "mapped": True}
+    (load,) = loads_of(
+        *opened(10.0),
+        read(10.0, mapped_bytes=10 * MB, resident_bytes=20 * MB, **more),
+        read(11.0, resident_bytes=100 * MB, **more),
+        read(12.0, resident_bytes=100 * MB, mapped_bytes=40 * MB, **more),
+    )
+    assert load.bytes == 40 * MB
+
+
+def test_pages_that_the_kernel_took_back_were_read() -> None:
+    """Memory was short: 60 of 100 MB are resident at the end, all of them were touched."""
+    more = {"rchar": 500, "mapped": True}
+    (load,) = loads_of(
+        *opened(10.0),
+        read(10.0, mapped_bytes=0, resident_bytes=0, **more),
+        read(11.0, resident_bytes=100 * MB, **more),
+        read(12.0, resident_bytes=60 * MB, **more),
+        read(13.0, resident_bytes=60 * MB, mapped_bytes=60 * MB, **more),
+    )
+    assert load.bytes == 100 * MB
+
+
+def test_a_mapping_that_still_grew_is_not_over() -> None:
+    """Forty seconds without a look are no forty seconds of silence: the load goes on with the next."""
+    more = {"rchar": 500, "mapped": True}
+    (load,) = loads_of(
+        *opened(10.0),
+        read(10.0, mapped_bytes=0, resident_bytes=0, **more),
+        read(11.0, resident_bytes=20 * MB, **more),
+        read(51.0, resident_bytes=100 * MB, **more),
+    )
+    assert (load.bytes, load.end) == (100 * MB, 51.0)
+
+
 def test_reads_that_no_call_shows_count_by_what_was_fetched() -> None:
     """An asynchronous reader, whose calls are not counted, is measured by its bytes from the storage."""
     (load,) = loads_of(

@@ -38,4 +38,4 @@ def test_gpm_metrics_lie_as_in_the_binding() -> None:
         request.metrics[place].nvmlReturn = place
         request.metrics[place].value = place + 0.5
     told = _METRICS.unpack_from(bytes(request), type(request).metrics.offset)
-    assert told == (0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5)
+    assert told == (0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 5.5, 6, 6.5)

@@ -16,6 +16,7 @@ from ckpt_exporter.model import (
     Fact,
     FileEvent,
     GpuSample,
+    HostEvidence,
     Progress,
     Space,
     WatchChange,
@@ -32,6 +33,7 @@ FACTS: list[Fact] = [
     Writers(2.5, "llama", (1, 2), run="job", scheduler="slurm", run_id="77", commands=("python",)),
     Space(3.0, "llama", 0, 100),
     WatchChange(4.0, "llama", "overflow"),
+    HostEvidence(6.0, 5.0, (0, 1), processes=9, cpu_seconds=0.5, waiting=0, read_bytes=7, pressure_of="run"),
 ]
 
 

@@ -33,7 +33,7 @@ def stretch(kind: str, seconds: float = 10.0, **more: float) -> Episode:
 
 ASLEEP = HostShare(whole=True, cores=0.01, worker_cores=0.0, waiting=0.0, runnable=0.0, read=0.0, called=0.0)
 READS = HostShare(whole=True, cores=0.2, read=50 * MIB)
-WAITS = HostShare(whole=True, cores=0.05, read=0.5 * MIB, waiting=1.0)
+WAITS = HostShare(whole=True, cores=0.05, read=0.5 * MIB, waiting=1.0, worker_waiting=1.0)
 
 
 def judged(kind: str, host: HostShare | None = None, seconds: float = 10.0, **more: object) -> str:
@@ -48,6 +48,7 @@ def judged(kind: str, host: HostShare | None = None, seconds: float = 10.0, **mo
         (READS, "data_loading high"),
         (WAITS, "data_loading high"),
         (HostShare(io_wait=0.5), "data_loading high"),
+        (HostShare(waiting=1.0, worker_waiting=0.0), "data_loading medium"),
         (HostShare(called=50 * MIB), "data_loading medium"),
         (HostShare(worker_cores=2.0, cores=2.1), "data_loading medium"),
         (HostShare(worker_cores=0.1, cores=0.2, runnable=3.0), "data_loading medium"),
@@ -133,7 +134,9 @@ def test_loads(loading: float, known: bool, expected: str) -> None:
 
 def test_the_signs_are_told() -> None:
     """Each sign that was seen is one word, in order."""
-    host = HostShare(whole=True, cores=2.0, worker_cores=1.5, read=50 * MIB, waiting=1.0, io_pressure=0.5)
+    host = HostShare(
+        whole=True, cores=2.0, worker_cores=1.5, read=50 * MIB, worker_waiting=1.0, io_pressure=0.5
+    )
     verdict = find_cause(stretch("idle"), Witness(host), BubbleSettings())
     assert verdict.evidence == ("io_pressure", "no_kernels", "reads", "waits_for_io", "workers_busy")
 
@@ -166,23 +169,24 @@ def test_io_that_may_not_be_read_is_not_none() -> None:
 
 
 def test_traffic_is_compared_with_that_of_the_time_before() -> None:
-    """30 bytes in 3 s of 100 a second before are a tenth."""
-    look = HostEvidence(103.0, 100.0, network_bytes=30, usual_network_bytes_per_second=100.0)
-    share = host_share([look], 100.0, 103.0)
-    assert share is not None
-    assert share.network == pytest.approx(0.1)
+    """30 MB in 3 s of 100 MB a second before are a tenth; of 1 MB a second before, nothing can be said."""
+    for usual, expected in ((100e6, pytest.approx(0.1)), (1e6, None)):
+        look = HostEvidence(103.0, 100.0, network_bytes=30_000_000, usual_network_bytes_per_second=usual)
+        share = host_share([look], 100.0, 103.0)
+        assert share is not None
+        assert share.network == expected
 
 
 def test_usual_traffic_is_that_of_work() -> None:
-    """After work at 100 bytes a second, a stretch in which 1 a second moves has a share of a hundredth."""
+    """After work at 100 MB a second, 1 MB a second is a hundredth, but for the ramp at its end."""
     watch = StallWatch()
     for i in range(100):
-        watch.feed(i / 2, 1.0, Seen(0.9, 1, 100.0))
+        watch.feed(i / 2, 1.0, Seen(0.9, 1, 100e6))
     for i in range(100, 120):
-        watch.feed(i / 2, 0.0, Seen(1.0, 1, 1.0))
-    ended = watch.feed(60.0, 1.0, Seen(0.9, 1, 100.0))
+        watch.feed(i / 2, 0.0, Seen(1.0, 1, 1e6))
+    ended = watch.feed(60.0, 1.0, Seen(0.9, 1, 100e6))
     assert ended is not None
-    # 9.5 s at 1 byte a second, and the half second that ends at 100 again.
+    # 9.5 s at 1 MB a second, and the half second that ends at 100 again.
     assert ended.moved_share == pytest.approx((9.5 + 50.0) / 10.0 / 100.0, rel=0.2)
 
 

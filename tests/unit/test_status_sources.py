@@ -67,6 +67,10 @@ UNMAPPED = replace(GPU_BACKEND, mapping_known=False)
             {"watches": (WatchStatus("llama", "inotify", up=True, limit_reached=True, coverage=0.9999),)},
             "Watch of llama", "watch limit reached", "covers 99.9 % of its directories",
         ),
+        (
+            {"watches": (WatchStatus("llama", "inotify", up=True, watched_directories=9, truncated=True),)},
+            "Watch of llama", "too many directories", "are not seen",
+        ),
         ({"counters": WatchCounters(dropped=2)}, "File events", "2 dropped", "rates over time are coarser"),
         ({"counters": WatchCounters(overflows=1)}, "File events", "1 overflow", "max_queued_events"),
         ({"gpu_backend": DOWN}, "GPUs", "nvml down", "nvidia-smi"),

@@ -80,6 +80,14 @@ def test_where_other_hosts_write_folders_come_sooner_and_files_never() -> None:
     assert found == [("folders", t) for t in (60.0, 360.0, 660.0, 960.0, 1_260.0)]
 
 
+def test_a_tree_that_is_mounted_from_elsewhere_has_its_files_compared_again() -> None:
+    """A directory that was on a shared file system and is on a disk now has its files looked at."""
+    upkeep = Upkeep(SETTINGS, lambda: 1)
+    assert upkeep.choose(60.0, remote=True) == "folders"
+    assert upkeep.next_due(60.0) == 120.0
+    assert upkeep.choose(120.0, remote=False) == "files"
+
+
 def test_a_slow_server_is_asked_for_a_thousandth_of_the_time() -> None:
     """Folders that need 0.05 s of processor time but 1 s of waiting are asked every 1,000 s."""
     found = looks({"folders": 0.05}, until=2_100.0, remote=True, waits=20.0)

@@ -123,7 +123,13 @@ def test_a_reader_that_does_not_read_is_cut_off() -> None:
         client.connect(("127.0.0.1", site.server.port))
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert asked.wait(20)
-        wait_for(lambda: site.get("/-/healthy")[0].status == 200)
+
+        def served() -> bool:
+            with contextlib.suppress(OSError):  # on a busy machine its own request may be too slow
+                return site.get("/-/healthy")[0].status == 200
+            return False
+
+        wait_for(served)
 
 
 def test_requests_beyond_the_limit_get_503_at_once() -> None:

@@ -10,7 +10,13 @@ import socket
 import pytest
 
 from ckpt_exporter.errors import CkptExporterError, UsageError
-from ckpt_exporter.web.listen import ListenAddress, bound_address, open_listener, parse_listen_address
+from ckpt_exporter.web.listen import (
+    ListenAddress,
+    bound_address,
+    is_foreign_name,
+    open_listener,
+    parse_listen_address,
+)
 from tests.unit.web_site import serving
 
 
@@ -40,6 +46,39 @@ def test_malformed_listen_address(text: str) -> None:
         parse_listen_address(text)
     assert str(caught.value).startswith(f"cannot listen on {text}: ")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "foreign"),
+    [
+        ("evil.example", True),
+        ("Evil.Example.:10047", True),
+        ("127.0.0.1.evil.example", True),
+        ("127.0.0.1,evil.example", True),  # two headers
+        ("", False),
+        ("localhost:10047", False),
+        ("x.localhost", False),
+        ("127.0.0.1:10047", False),
+        ("[::1]:10047", False),
+        ("node1", False),
+        ("Node1.Cluster.example:10047", False),
+    ],
+)
+def test_foreign_names(host: str, foreign: bool) -> None:
+    """Foreign is what a stranger can own: a name with a dot, no address, not one of ours."""
+    assert is_foreign_name(host, {"node1.cluster.example"}) is foreign
+
+
+@pytest.mark.parametrize(
+    ("addresses", "status"),
+    [(("127.0.0.1:0",), 421), (("127.0.0.1:0", "[::1]:0"), 421), (("127.0.0.1:0", "0.0.0.0:0"), 200)],
+)
+def test_foreign_names_on_a_loopback_address(addresses: tuple[str, ...], status: int) -> None:
+    """Loopback alone refuses other sites' names and counts them; elsewhere any name may be meant."""
+    with serving(addresses=addresses) as site:
+        assert site.get("/metrics", host="evil.example")[0].status == status
+        assert site.server.rejected["misdirected"] == (status == 421)
+        assert site.get("/metrics", host="localhost")[0].status == 200
 
 
 def test_port_in_use() -> None:

@@ -318,7 +318,9 @@ def _last_save_rows(save: Save | None, snapshot: Snapshot) -> _Rows:
 
 def _last_load_row(load: Load, snapshot: Snapshot) -> tuple[str, str]:
     cached = "" if load.cached_ratio is None else f", {load.cached_ratio:.0%} of it from the page cache"
-    text = f"{size_text(load.bytes)} in {duration_text(load.duration_seconds)}{cached}"
+    seconds = load.cold_start_seconds
+    work = "" if seconds is None else f", first GPU work after {duration_text(seconds)}"
+    text = f"{size_text(load.bytes)} in {duration_text(load.duration_seconds)}{cached}{work}"
     return "Last load", f"{text}, {ago(snapshot, load.end)}"
 
 
@@ -373,6 +375,8 @@ def _watch_rows(watch: WatchStatus | None) -> _Rows:
         ("Directories watched", count_text(watch.watched_directories)),
         ("Covered by inotify", ratio_text(watch.coverage)),
     ]
+    if watch.truncated:
+        rows.append(("Limit", badge("bad", "too many directories, the others are not followed")))
     if watch.limit_reached:
         rows.append(("Limit", badge("warn", "inotify watch limit reached")))
     return rows

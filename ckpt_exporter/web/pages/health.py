@@ -140,6 +140,12 @@ def _watch(entry: DirectorySnapshot, watch: WatchStatus | None) -> Health:
             "inotify can't be used here, so changes show a little later and very short saves may be missed. "
             "On a local disk raise the sysctl fs.inotify.max_user_instances or fs.inotify.max_user_watches.",
         )  # fmt: skip
+    if watch.truncated:
+        return Health(
+            "bad", about, "too many directories",
+            f"Beyond {count_text(watch.watched_directories)} directories the tree is not followed: saves "
+            "there are not seen. Watch what lies below by paths or patterns of its own, or clear it out.",
+        )  # fmt: skip
     if watch.limit_reached:
         return Health(
             "warn", about, "watch limit reached",

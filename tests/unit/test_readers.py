@@ -1,0 +1,214 @@
+"""Who reads: looks at a fake /proc, what they show of each reader, and what they may cost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ckpt_exporter.sources.pagemap import touched_bytes
+from ckpt_exporter.sources.readers import FEW_PROCESSES, ReaderSearch
+from tests.unit.test_writers import FakeProc
+
+PAGE = 4096
+SIZE = 40 * PAGE
+ADDRESS = 0x10000
+
+
+class Clock:
+    """Time that a test lets pass; ``cost`` is what each reading of the cost clock adds."""
+
+    def __init__(self, cost: float = 0.0) -> None:
+        self.now, self.spent, self.cost = 100.0, 0.0, cost
+
+    def __call__(self) -> float:
+        return self.now
+
+    def cost_clock(self) -> float:
+        self.spent += self.cost
+        return self.spent
+
+
+class ReadingProc(FakeProc):
+    """Processes that read."""
+
+    def reads(self, pid: int, rchar: int, read_bytes: int = 0) -> None:
+        """Set what a process has read."""
+        text = f"rchar: {rchar}\nwchar: 0\nsyscr: 1\nsyscw: 1\nread_bytes: {read_bytes}\nwrite_bytes: 0\n"
+        (self.base / str(pid) / "io").write_text(text)
+
+    def memory(self, pid: int, pages: int, file_pages: int) -> None:
+        """Set a process's pages: of addresses, and resident ones of files."""
+        (self.base / str(pid) / "statm").write_text(f"{pages} 9 {file_pages} 1 0 1 0\n")
+
+    def maps(self, pid: int, path: Path, touched: int, *, first: int = ADDRESS) -> None:
+        """Map a file, of which the process has touched the first pages."""
+        inode, end = path.stat().st_ino, first + SIZE
+        text = f"7f00-7f10 r--p 00000000 00:00 0 \n{first:x}-{end:x} r--p 00000000 fe:00 {inode}   {path}\n"
+        (self.base / str(pid) / "maps").write_text(text)
+        entries = bytearray((first // PAGE + SIZE // PAGE) * 8)
+        for page in range(touched):
+            entries[(first // PAGE + page) * 8 + 7] = 0x80
+        (self.base / str(pid) / "pagemap").write_bytes(entries)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> ReadingProc:
+    return ReadingProc(tmp_path)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(bytes(SIZE))
+    return path
+
+
+def wanted(path: Path) -> dict[str, tuple[tuple[int, int], int]]:
+    status = path.stat()
+    return {str(path): ((status.st_dev, status.st_ino), SIZE)}
+
+
+def searching(proc: ReadingProc, clock: Clock) -> ReaderSearch:
+    return ReaderSearch(clock, str(proc), cost_clock=clock.cost_clock, sleep=lambda _: None)
+
+
+def reader(proc: ReadingProc, pid: int, path: Path, *, pos: int = 0, flags: str = "0100000") -> None:
+    proc.process(pid)
+    proc.reads(pid, 1000)
+    proc.memory(pid, 100, 5)
+    proc.descriptor(pid, 5, path, flags=flags, pos=pos)
+
+
+def test_a_reader_is_found_and_told_until_it_lets_go(proc: ReadingProc, model: Path) -> None:
+    """The holder of the file is told with its position and counters, then once that it let go."""
+    clock = Clock()
+    search = searching(proc, clock)
+    reader(proc, 7, model, pos=3 * PAGE)
+    (first,) = search.look(wanted(model), search=True, opened=True)
+    assert (first.pid, first.path, first.position, first.held, first.mapped) == (
+        7, str(model), 3 * PAGE, True, False,
+    )  # fmt: skip
+    assert (first.rchar, first.resident_bytes, first.command) == (1000, 5 * PAGE, "python")
+    proc.reads(7, 5000)
+    os.unlink(proc.base / "7" / "fd" / "5")
+    (last,) = search.look(wanted(model), search=False)
+    assert (last.held, last.rchar, last.size) == (False, 5000, SIZE)
+    assert search.look(wanted(model), search=False) == []
+
+
+def test_writers_namesakes_and_others_are_no_readers(proc: ReadingProc, model: Path, tmp_path: Path) -> None:
+    """Who holds it writable, or another file of its name, reads nothing of it; O_DIRECT is told."""
+    other = tmp_path / "elsewhere" / model.name
+    other.parent.mkdir()
+    other.write_bytes(b"x")
+    reader(proc, 7, model, flags="0100002")
+    reader(proc, 8, other)
+    reader(proc, 9, model, flags=f"0{0o100000 | os.O_DIRECT:o}")
+    found = searching(proc, Clock()).look(wanted(model), search=True, opened=True)
+    assert [(reading.pid, reading.direct) for reading in found] == [(9, True)]
+
+
+def test_a_mapping_is_counted_by_its_own_pages(proc: ReadingProc, model: Path) -> None:
+    """Of a mapped file 10 pages were touched; more is not asked for until nothing grows."""
+    search = searching(proc, Clock())
+    proc.process(7)
+    proc.memory(7, 100, 15)
+    proc.maps(7, model, 10)
+    look = wanted(model)
+    (first,) = search.look(look, search=True, opened=True)
+    assert (first.mapped, first.mapped_bytes, first.resident_bytes) == (True, 10 * PAGE, 15 * PAGE)
+    proc.maps(7, model, 30)
+    proc.memory(7, 100, 45)
+    (growing,) = search.look(look, search=False)
+    (settled,) = search.look(look, search=False)
+    (after,) = search.look(look, search=False)
+    assert (growing.mapped_bytes, settled.mapped_bytes, after.mapped_bytes) == (None, 30 * PAGE, None)
+
+
+def test_maps_are_read_again_when_the_process_maps_or_opens(proc: ReadingProc, model: Path) -> None:
+    """A mapping that goes is noticed by the process's size, without reading its maps each time."""
+    search = searching(proc, Clock())
+    proc.process(7)
+    proc.memory(7, 100, 15)
+    proc.maps(7, model, 10)
+    search.look(wanted(model), search=True, opened=True)
+    assert [reading.held for reading in search.look(wanted(model), search=False)] == [True]
+    (proc.base / "7" / "maps").write_text("")
+    assert [reading.held for reading in search.look(wanted(model), search=False)] == [True]
+    proc.memory(7, 60, 5)
+    assert [reading.held for reading in search.look(wanted(model), search=False)] == [False]
+
+
+def test_pages_of_a_process_that_may_not_be_asked_are_unknown(proc: ReadingProc) -> None:
+    """Without the right to look, or the process, nothing is made up."""
+    assert touched_bytes(12345, [(ADDRESS, ADDRESS + SIZE)], str(proc)) is None
+
+
+def test_own_pages_are_counted_by_the_kernel() -> None:
+    """The kernel answers about an own mapping that three pages of ten were written."""
+    import ctypes
+    import mmap
+
+    with mmap.mmap(-1, 10 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as view:
+        view.madvise(mmap.MADV_NOHUGEPAGE)
+        for page in (0, 4, 9):
+            view[page * PAGE] = 1
+        holder = ctypes.c_char.from_buffer(view)
+        address = ctypes.addressof(holder)
+        assert touched_bytes(os.getpid(), [(address, address + 10 * PAGE)]) == 3 * PAGE
+        del holder
+
+
+def test_a_short_load_is_found_without_comparing_counters(proc: ReadingProc, model: Path) -> None:
+    """Among many processes the first search finds the holder, although nothing is known of what grew."""
+    for pid in range(100, 100 + 2 * FEW_PROCESSES):
+        proc.process(pid)
+        proc.reads(pid, 0)
+    reader(proc, 77, model)
+    (found,) = searching(proc, Clock()).look(wanted(model), search=True, opened=True)
+    assert found.pid == 77
+
+
+def test_who_read_since_the_last_search_is_found_among_many(proc: ReadingProc, model: Path) -> None:
+    """When looking at all takes too long, only those whose counters grew in between are looked at."""
+    clock = Clock(cost=0.06)  # one reading of the cost clock more than the first search may take
+    slept: list[float] = []
+    search = ReaderSearch(clock, str(proc), cost_clock=clock.cost_clock, sleep=slept.append)
+    for pid in range(100, 100 + 2 * FEW_PROCESSES):
+        proc.process(pid)
+        proc.reads(pid, 0)
+    reader(proc, 50, model)
+    search._sleep = lambda seconds: (slept.append(seconds), proc.reads(50, 10_000_000))[0]
+    (found,) = search.look(wanted(model), search=True, opened=True)
+    assert found.pid == 50
+    assert slept == [0.01]
+
+
+def test_searching_takes_a_twentieth_of_the_time(proc: ReadingProc, model: Path) -> None:
+    """A search that took a second of processor is followed by none for twenty."""
+    clock = Clock()
+    search = searching(proc, clock)
+    proc.process(3)
+    search.look(wanted(model), search=True, opened=True)  # the first one
+    clock.cost, clock.now = 1.0, 200.0
+    search.look(wanted(model), search=True)
+    reader(proc, 7, model)
+    clock.now = 219.0
+    assert search.look(wanted(model), search=True) == []
+    clock.now = 221.0
+    assert [reading.pid for reading in search.look(wanted(model), search=True)] == [7]
+
+
+def test_a_file_that_is_forgotten_is_new_again(proc: ReadingProc, model: Path) -> None:
+    """What was touched of a mapping is asked for again after its file was left alone."""
+    search = searching(proc, Clock())
+    proc.process(7)
+    proc.memory(7, 100, 15)
+    proc.maps(7, model, 10)
+    search.look(wanted(model), search=True, opened=True)
+    search.forget(str(model))
+    search.forget_all()
+    (again,) = search.look(wanted(model), search=True, opened=True)
+    assert again.mapped_bytes == 10 * PAGE
