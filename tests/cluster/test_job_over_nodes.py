@@ -50,7 +50,7 @@ def test_saves_are_counted_once(told: Told) -> None:
 
 
 def test_bytes_are_counted_once(told: Told) -> None:
-    """And so are their bytes; of a save in which the exporter was killed a file may be missing, never one too many.
+    """And so are their bytes; of a save in which the exporter was killed a file may be missing.
 
     On a shared file system, what was finished before the exporter came back may be another host's.
     """
