@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.network import require_tools
-from tests.cluster.story import BIG, SMALL, Told, tell
+from tests.cluster.story import BIG, LONG, SMALL, Told, tell
 from tests.integration.prometheus import tool
 
 pytestmark = [
@@ -50,10 +50,16 @@ def test_saves_are_counted_once(told: Told) -> None:
 
 
 def test_bytes_are_counted_once(told: Told) -> None:
-    """And so are their bytes."""
-    counted = told.by_run("run:ckpt_save_bytes:increase1h")
+    """And so are their bytes; of a save in which the exporter was killed a file may be missing.
 
-    assert counted == pytest.approx({run_id: job.bytes for run_id, job in told.jobs.items()}, rel=0.01)
+    On a shared file system, what was finished before the exporter came back may be another host's.
+    """
+    counted = told.by_run("run:ckpt_save_bytes:increase1h")
+    long, first_file = told.jobs[LONG], told.jobs[LONG].size_bytes // 3
+    others = {run_id: job.bytes for run_id, job in told.jobs.items() if run_id != LONG}
+
+    assert (long.bytes - first_file) * 0.99 <= counted.pop(LONG) <= long.bytes * 1.01
+    assert counted == pytest.approx(others, rel=0.01)
 
 
 def test_all_gpus_of_a_job_are_observed(told: Told) -> None:
