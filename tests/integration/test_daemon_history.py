@@ -182,7 +182,7 @@ def test_a_load_is_kept_and_reported(tmp_path: Path) -> None:
     assert report["saves"]["count"] == 0
 
 
-# Reads 1 MB at a time, for about two seconds, and then keeps what it has.
+# Reads 1 MB at a time, for some seconds, and then keeps what it has.
 _LOADING = """
 import sys, time
 kept = []
@@ -190,7 +190,7 @@ for path in sys.argv[1:]:
     with open(path, "rb", buffering=0) as file:
         while block := file.read(1_000_000):
             kept.append(block)
-            time.sleep(0.1)
+            time.sleep(0.2)
 sys.stdin.read()
 """
 
