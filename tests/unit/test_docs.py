@@ -28,7 +28,7 @@ def test_readme_names_real_metrics() -> None:
     """Every metric that the README mentions exists."""
     known = {entry.name for entry in METRICS}
     text = (ROOT / "README.md").read_text()
-    words = {word.strip("`{}(),.:") for word in text.replace("{", " ").split()}
+    words = {word.strip("`{}(),.:;") for word in text.replace("{", " ").split()}
 
     assert {word for word in words if word.startswith("ckpt_") and word != "ckpt_exporter"} <= known
 

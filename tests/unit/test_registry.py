@@ -236,5 +236,7 @@ def test_rendering_a_snapshot_shows_saves_bubbles_and_gpus_only() -> None:
         "ckpt_retained_checkpoints",
         "ckpt_retained_bytes",
         "ckpt_deleted_checkpoints_total",
+        "ckpt_remote_saves_total",
+        "ckpt_last_remote_save_end_timestamp_seconds",
     }
     assert not [name for name, _ in found if name.startswith(("ckpt_gpu_backend", "ckpt_gpu_call"))]
