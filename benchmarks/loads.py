@@ -36,13 +36,13 @@ sys.stdin.readline()
 """
 # Each holds a few descriptors, as any process does.
 _SLEEPERS = """
-import os, signal, sys
+import os
 for _ in range({count}):
     if os.fork() == 0:
         held = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
-        signal.pause()
+        os._exit(len(os.read(0, 1)))  # which comes when nobody holds the other end any more
 print("ready", flush=True)
-signal.pause()
+os.read(0, 1)
 """
 
 
@@ -179,14 +179,10 @@ def _read(path: str, seconds: float) -> float:
 @contextmanager
 def _sleeping(count: int) -> Iterator[None]:
     command = [sys.executable, "-c", _SLEEPERS.format(count=count)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
-    try:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         yield
-    finally:
-        os.killpg(process.pid, 15)
-        process.wait(timeout=30)
 
 
 def _loads(daemon: Running) -> float:

@@ -142,6 +142,8 @@ class ReaderSearch:
             began, self._idle = self._cost_clock(), False
             for pid in sorted(self._holders(wanted) if first else self._candidates() - known):
                 readings += self._look_at(pid, files, wanted)
+            if first:
+                self._count()  # what has grown at the second search tells who reads
             self._fruitless = 0 if self.held or first or self._counting else self._fruitless + 1
             self._owed_seconds += (self._cost_clock() - began) / SEARCH_SHARE
             # What was only counted is compared soon after; every search pays for what came before it.
@@ -166,9 +168,12 @@ class ReaderSearch:
                 break
             if self._open_by(pid, wanted):
                 found.add(pid)
-        # What has grown at the second search tells who reads.
-        self._counters, self._counted_at = self._activity(pids), self._clock()
         return found
+
+    def _count(self) -> None:
+        pids = self._processes()
+        if len(pids) > FEW_PROCESSES:
+            self._counters, self._counted_at = self._activity(pids), self._clock()
 
     def forget(self, path: str) -> None:
         """Look at no reader of a file any more."""
