@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from ckpt_exporter.ledger import DURATION_BUCKETS_SECONDS, PHASES, RESULTS, SKIP_REASONS
+from ckpt_exporter.book import DURATION_BUCKETS_SECONDS, PHASES, SKIP_REASONS
 from ckpt_exporter.metrics import build_registry
 from ckpt_exporter.model import (
     Bubble,
@@ -36,6 +36,7 @@ from ckpt_exporter.model import (
     WatchStatus,
     Writers,
 )
+from ckpt_exporter.remote import RESULTS
 
 GPUS: Final = 8
 # A save is judged a little after it ends, when the GPUs are seen to work again.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpt_exporter.ledger import DURATION_BUCKETS_SECONDS
+from ckpt_exporter.book import DURATION_BUCKETS_SECONDS
 from ckpt_exporter.model import (
     Bubble,
     ConfigStatus,

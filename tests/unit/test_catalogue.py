@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from ckpt_exporter.ledger import DURATION_BUCKETS_SECONDS
+from ckpt_exporter.book import DURATION_BUCKETS_SECONDS
 from ckpt_exporter.metrics.catalogue import METRICS, Metric, markdown, metric
 from ckpt_exporter.metrics.families import UNTYPED_COUNTERS, new_family
 

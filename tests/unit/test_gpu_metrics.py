@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from ckpt_exporter.ledger import DURATION_BUCKETS_SECONDS
+from ckpt_exporter.book import DURATION_BUCKETS_SECONDS
 from ckpt_exporter.metrics import expose
 from ckpt_exporter.metrics.text import valid_text
 from ckpt_exporter.model import Bubble, GpuInfo, GpuStatus, Histogram
