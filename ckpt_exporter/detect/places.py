@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 MAX_NEW_DIRECTORIES = 4096
+MAX_OPENINGS = 4096
 
 
 def fixed_prefix(path: str) -> str:
@@ -24,6 +25,24 @@ def relative_to(path: str, base: str) -> str | None:
     if path.startswith(base) and path[len(base) : len(base) + 1] == "/":
         return path[len(base) + 1 :] or None
     return None
+
+
+class Openings:
+    """When files were seen that may turn out to be a save's, bounded: that began then."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, float] = OrderedDict()
+
+    def note(self, path: str, t: float) -> None:
+        """Note that a file was seen; the last time counts."""
+        self._seen[path] = t
+        self._seen.move_to_end(path)
+        if len(self._seen) > MAX_OPENINGS:
+            self._seen.popitem(last=False)
+
+    def take(self, path: str) -> float | None:
+        """Return when a file was seen, None if it was not, and forget it."""
+        return self._seen.pop(path, None)
 
 
 class NewDirectories:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from ckpt_exporter.detect import layouts
 from ckpt_exporter.detect.bandwidth import Meter
@@ -10,7 +11,7 @@ from ckpt_exporter.detect.evidence import closed_again, earliest, is_rewrite, un
 from ckpt_exporter.detect.files import FileRecord
 from ckpt_exporter.detect.grouping import OpenSaves
 from ckpt_exporter.detect.inventory import Inventory, KnownFile
-from ckpt_exporter.detect.places import fixed_prefix, relative_to
+from ckpt_exporter.detect.places import NewDirectories, Openings, fixed_prefix, relative_to
 from ckpt_exporter.detect.progress import SaveInProgress, joined_late
 from ckpt_exporter.detect.resume import resume
 from ckpt_exporter.detect.signs import begin_unfinished, end_unfinished, note_remote_commit, note_sign
@@ -27,6 +28,9 @@ from ckpt_exporter.model import (
     WatchChange,
     Writers,
 )
+
+# From the event of a new directory to the scan that finds what was made in it meanwhile, with room.
+SCAN_LAG_SECONDS: Final = 2.0
 
 
 class SaveDetector:
@@ -46,7 +50,8 @@ class SaveDetector:
         self._earlier = EarlierSaves()
         self._space: Space | None = None
         self._scanned = False
-        self._pointers_opened: dict[str, float] = {}
+        self._openings = Openings()
+        self._made_here = NewDirectories()
         self._ended: list[Save] = []
 
     # --- in ---------------------------------------------------------------------------------------------
@@ -147,6 +152,8 @@ class SaveDetector:
         elif event.is_dir:
             if event.event == "create" and not event.initial:
                 self._saves.new_directories.add(path, event.t)
+                if not event.found:
+                    self._made_here.add(path, event.t)
         elif not self._ignored(path):
             self._on_name(event, path)
 
@@ -160,6 +167,10 @@ class SaveDetector:
         elif event.initial:
             self._remember(path, event)
         elif not event.local:
+            # Whose it is shows when it is closed. What a scan finds in a directory that this host has just made
+            # was created before its watch began to tell.
+            if self._made_here.topmost(path, event.t - SCAN_LAG_SECONDS) is not None:
+                self._openings.note(path, event.t)
             self._remember(path, event)
             note_sign(self._saves, path, event.t)
             note_remote_commit(self._saves, path)
@@ -177,7 +188,7 @@ class SaveDetector:
         if (event.size or 0) > layouts.MAX_POINTER_BYTES:
             return True
         if event.event in ("create", "open") and not event.initial:
-            self._pointers_opened = {path: event.t}
+            self._openings.note(path, event.t)
         return False
 
     def _on_write_open(self, event: FileEvent, path: str) -> None:
@@ -226,9 +237,10 @@ class SaveDetector:
         known = self.inventory.get(path)
         if known is not None and unchanged(event, known):
             return None
-        start = event.started if event.started is not None else event.modified
-        start = self._pointers_opened.pop(path, start)
-        return self._place(FileRecord(path, event.t, start=earliest(event.t, start)), path, event.t)
+        seen = self._openings.take(path)
+        written = event.started if event.started is not None else event.modified
+        start = earliest(event.t, seen if seen is not None else written)
+        return self._place(FileRecord(path, event.t, start=start), path, event.t)
 
     def _on_deleted(self, event: FileEvent, path: str) -> None:
         end_unfinished(self._saves, path, event.t)
@@ -378,7 +390,8 @@ class SaveDetector:
         known = self.inventory.get(path)
         if progress.writers == 0 or (known is not None and not progress.writers):
             return None  # nobody writes it
-        start = self._pointers_opened.pop(path, progress.t)
+        seen = self._openings.take(path)
+        start = seen if seen is not None else progress.t
         quiet = self.settings.quiet_seconds
         return resume(self._saves, self.inventory, path, progress, start=start, quiet_seconds=quiet)
 

@@ -342,7 +342,7 @@ def test_report_tells_the_three_bubbles(slow: Run, capsys: pytest.CaptureFixture
     """The report of the slow run: saves 9.9 % of the GPU time, waiting for data 3.0 %, for others 2.0 %."""
     told = answer(capsys, "report", f"--history={slow.history}", "--dir=d")
 
-    assert told["saves"]["results"] == {"complete": 20}
+    assert told["saves"]["results"] == {"complete": 20, "incomplete": 0, "aborted": 0}
     assert told["duration_seconds"]["median"] == pytest.approx(178.0, abs=0.01)
     assert told["bubble"]["share"] == pytest.approx(0.0989, abs=0.0005)
     # What no storage makes shorter comes after the last byte: 6.5 s of each save.

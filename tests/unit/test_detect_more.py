@@ -246,6 +246,25 @@ def test_files_of_other_hosts_are_no_saves_here() -> None:
     assert (save.result, save.bytes, save.files) == ("complete", 5 * MB, 1)
 
 
+def test_own_file_that_a_scan_found_on_a_shared_file_system() -> None:
+    """What a scan finds in a directory that was made here just before, and is closed here, began when found."""
+    story = Story().at(1).mkdir("step-1").at(1.01).create("step-1/model.pt", found=True, local=False)
+    story.at(5.01).close("step-1/model.pt", 5 * MB, modified=5.0).at(30)
+
+    (save,) = story.saves
+    assert (save.bytes, save.duration_seconds) == (5 * MB, 4.0)
+
+
+def test_file_of_another_host_that_is_written_here_later() -> None:
+    """A file found in a directory that this host did not make tells nothing of when it is written here."""
+    story = Story().at(1).create("step-1", is_dir=True, found=True)
+    story.create("step-1/model.pt", size=5 * MB, found=True, local=False)
+    story.at(500).close("step-1/model.pt", 9 * MB, modified=500.0).at(600)
+
+    (save,) = story.saves
+    assert save.start == 500.0
+
+
 def test_rename_lost_in_an_overflow_is_found_by_inode() -> None:
     """A staged directory whose rename was lost is recognised by a scan and counted once."""
     story = Story().at(0).create("tmp-checkpoint-7/a.bin", inode="8:1:5", started=0.0)
