@@ -167,7 +167,7 @@ class SaveDetector:
         elif event.initial:
             self._remember(path, event)
         elif not event.local:
-            # Whose it is shows when it is closed. What a scan finds in a directory that this host has just made
+            # Whose it is shows when it is closed. What a scan finds in a directory that was just made here
             # was created before its watch began to tell.
             if self._made_here.topmost(path, event.t - SCAN_LAG_SECONDS) is not None:
                 self._openings.note(path, event.t)

@@ -247,7 +247,7 @@ def test_files_of_other_hosts_are_no_saves_here() -> None:
 
 
 def test_own_file_that_a_scan_found_on_a_shared_file_system() -> None:
-    """What a scan finds in a directory that was made here just before, and is closed here, began when found."""
+    """What a scan finds in a directory that was just made here, and is closed here, began when found."""
     story = Story().at(1).mkdir("step-1").at(1.01).create("step-1/model.pt", found=True, local=False)
     story.at(5.01).close("step-1/model.pt", 5 * MB, modified=5.0).at(30)
 
