@@ -13,12 +13,15 @@ from ckpt_exporter.model import DetectSettings, DirectorySettings, Load, ReadEve
 MAX_EPISODES = 256
 MAX_FILES = 10_000
 MAX_CLOSES = 64
+# Bytes that no look showed, as a share of those given for a file, beyond which a note says so.
+WORKED_OUT_SHARE = 0.1
 # A look at the page cache so soon shows what was there before; a later one also what the reader brought in.
 PROMPT_SECONDS = 0.05
 # How much of a file must have been read under our eyes for what came before it to be worked out.
 SEEN_SHARE = 0.5
 UNSEEN_READERS = "readers_unseen"  # who read is not known; bytes are the sizes of the files opened and closed
 FROM_SIZES = "bytes_from_sizes"  # a reader came and went between two looks
+PARTLY_SEEN = "partly_seen"  # a good part of what is given was worked out, since readers were found late
 SHARED_RANGES = "ranges_estimated"  # several processes read parts of one file: they may be the same parts
 
 
@@ -249,6 +252,8 @@ def _file_load(episode: _Episode, file: _File) -> _FileLoad | None:
     notes = [FROM_SIZES] if all(guessed for _, _, guessed in read) else []
     if len(read) > 1 and not whole:
         notes.append(SHARED_RANGES)
+    if not whole and not notes and sum(part.bytes for part in parts) < (1 - WORKED_OUT_SHARE) * total:
+        notes.append(PARTLY_SEEN)
     return _FileLoad(
         start=min(part.opened for part, _, _ in read),
         end=max(part.end(file.closes, now) for part, _, _ in read),

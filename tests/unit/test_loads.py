@@ -76,6 +76,14 @@ def test_a_part_of_a_file_is_a_part() -> None:
     assert (load.bytes, load.end) == (30 * MB, 11.0)
 
 
+def test_bytes_that_were_mostly_worked_out_are_said_to_be() -> None:
+    """A reader found after 0.5 s of 1 s, with 20 MB seen, read 40 MB: half of it no look showed, says a note."""
+    (load,) = loads_of(
+        *opened(10.0), read(10.5, 20 * MB), read(11.0, 40 * MB), read(12.0, 40 * MB), until=200.0
+    )
+    assert (load.bytes, load.notes) == (40 * MB, ("partly_seen",))
+
+
 def test_readers_of_the_same_file_count_its_bytes_once() -> None:
     """Eight ranks that read all of one file are eight readers of its size."""
     facts = [*opened(10.0)]
