@@ -77,7 +77,7 @@ def test_a_part_of_a_file_is_a_part() -> None:
 
 
 def test_bytes_that_were_mostly_worked_out_are_said_to_be() -> None:
-    """A reader found after 0.5 of 1 s, with 20 MB seen, read 40 MB: half of it no look showed, a note says."""
+    """A reader found after 0.5 of 1 s, with 20 MB seen, read 40 MB: no look showed half, a note says."""
     (load,) = loads_of(
         *opened(10.0), read(10.5, 20 * MB), read(11.0, 40 * MB), read(12.0, 40 * MB), until=200.0
     )
