@@ -12,9 +12,9 @@ import struct
 import sys
 import time
 
-BLOCK_BYTES = 1024 * 1024
-BLOCKS = 80
-SECONDS = 2.0
+BLOCK_BYTES = 512 * 1024
+BLOCKS = 160
+SECONDS = 3.0
 TOTAL_BYTES = BLOCK_BYTES * BLOCKS
 METHODS = ("append", "fallocate", "sparse", "mmap", "direct", "libaio", "overwrite")
 # x86_64 system calls
