@@ -166,4 +166,6 @@ def test_loads_from_two_mounts(tmp_path: Path) -> None:
     assert true == pytest.approx(FAST_LOADS / SLOW_LOADS, rel=0.15)
     assert found["quantities"]["load_duration_seconds"]["verdict"] == "better"
     assert [found[arm]["from_storage"] for arm in ("baseline", "candidate")] == [5, 5]
-    assert [found[arm]["cached"] for arm in ("baseline", "candidate")] == [0, 5]
+    # From memory a load takes some hundredths of a second: those that were seen are known to be no storage's.
+    warm = [r for r in measured["fast"]["loads"] if r["cache"] == "warm" and r["load"] is not None]
+    assert [found[arm]["cached"] for arm in ("baseline", "candidate")] == [0, len(warm)]
