@@ -15,8 +15,9 @@ _LOG = logging.getLogger("ckpt_exporter.gpu")
 
 # Processes on GPUs are listed about as often.
 LOOK_SECONDS: Final = 10.0
-# Until a first run is seen, so that one that has just begun is known before it saves.
+# At first, so that a run that has just begun is known before it saves.
 FIRST_LOOK_SECONDS: Final = 2.0
+FIRST_LOOKS: Final = 5
 
 
 class GpuRuns:
@@ -53,7 +54,9 @@ class GpuRuns:
         self._runs = {gpu: GpuRun(run.run, run.scheduler, run.run_id) for gpu, run in found.items()}
 
     def _run(self) -> None:
-        wait_seconds = FIRST_LOOK_SECONDS
-        while not self._stopping.wait(wait_seconds):
+        for _ in range(FIRST_LOOKS):
+            if self._stopping.wait(FIRST_LOOK_SECONDS):
+                return
             self.look()
-            wait_seconds = LOOK_SECONDS if self._runs else FIRST_LOOK_SECONDS
+        while not self._stopping.wait(LOOK_SECONDS):
+            self.look()
