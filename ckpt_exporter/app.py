@@ -150,13 +150,16 @@ class Exporter:
             clock=clock,
             saving=lambda name: self._watch.saving(name) or self.ledger.saving(name),
         )
-        self._web = WebServer(
+        self._web = self._make_web(config)
+
+    def _make_web(self, config: Config) -> WebServer:
+        return WebServer(
             config.web.listen_address,
             config.web.telemetry_path,
             build_registry(self.snapshot),
             StatusPage(
                 partial(self.snapshot, timelines=True),
-                started=clock(),
+                started=self._started,
                 telemetry_path=config.web.telemetry_path,
                 node=socket.gethostname(),
             ),
