@@ -25,6 +25,7 @@ from ckpt_exporter.model import (
     LoadGpus,
     Mount,
     Progress,
+    Quiet,
     ReadEvent,
     Reading,
     RemoteFile,
@@ -121,6 +122,8 @@ class Ledger:
             self._enter(saves)
             saving = self._saving = self._is_saving()
             told = self._take()
+            if self._on_fact is not None and (saves or any(told)):
+                self._on_fact(Quiet(now))
         self._tell(saves, *told)
         return saving
 
@@ -328,7 +331,15 @@ class Ledger:
 
     def _route_aside(
         self,
-        fact: ReadEvent | Reading | GpuSample | GpuSet | HostEvidence | LoadGpus | RemoteFile | RemoteLook,
+        fact: ReadEvent
+        | Reading
+        | GpuSample
+        | GpuSet
+        | HostEvidence
+        | LoadGpus
+        | RemoteFile
+        | RemoteLook
+        | Quiet,
     ) -> None:
         """Take in a fact of which no save of this host comes."""
         if isinstance(fact, (RemoteFile, RemoteLook)):
@@ -341,7 +352,7 @@ class Ledger:
             self._bubbles.feed(fact)
         elif isinstance(fact, LoadGpus):
             self._cold_starts.feed(fact)
-        else:
+        elif not isinstance(fact, Quiet):
             self._feed_gpus(fact)
 
     def _feed_gpus(self, fact: GpuSample | GpuSet) -> None:

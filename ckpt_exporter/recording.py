@@ -21,6 +21,7 @@ from ckpt_exporter.model import (
     HostEvidence,
     LoadGpus,
     Progress,
+    Quiet,
     ReadEvent,
     Reading,
     RemoteFile,
@@ -51,6 +52,7 @@ _KINDS: dict[str, type[Fact]] = {
     "remote": RemoteFile,
     "looked": RemoteLook,
     "host": HostEvidence,
+    "quiet": Quiet,
 }
 
 

@@ -189,6 +189,13 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True)
+class Quiet:
+    """Nothing came until ``t``, and that ended something: a replay would else not know that time passed."""
+
+    t: float
+
+
+@dataclass(frozen=True, slots=True)
 class GpuInfo:
     """One GPU as it is when its source (re)starts. ``uuid`` is its identity, ``gpu`` its present index.
 
@@ -303,4 +310,5 @@ Fact = Union[  # noqa: UP007 (a runtime alias on 3.10)
     RemoteFile,
     RemoteLook,
     HostEvidence,
+    Quiet,
 ]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_exporter.errors import CkptExporterError
+from ckpt_exporter.ledger import Ledger
 from ckpt_exporter.model import (
     DetectSettings,
     DirectorySettings,
@@ -18,8 +19,10 @@ from ckpt_exporter.model import (
     GpuSample,
     HostEvidence,
     Progress,
+    Quiet,
     RemoteFile,
     RemoteLook,
+    Save,
     Space,
     WatchChange,
     Writers,
@@ -40,6 +43,7 @@ FACTS: list[Fact] = [
     ),
     RemoteLook(5.5, "llama", since=4.5, unix=1764470405.0),
     HostEvidence(6.0, 5.0, (0, 1), processes=9, cpu_seconds=0.5, waiting=0, read_bytes=7, pressure_of="run"),
+    Quiet(6.5),
 ]
 
 
@@ -142,6 +146,28 @@ def test_full_disk_ends_the_recording_only() -> None:
 
     assert recorder.failed is not None
     assert "No space left" in recorder.failed
+
+
+WEIGHTS = "/data/ckpt/checkpoint-7/model.safetensors"
+
+
+def test_a_save_that_ended_by_quiet_alone_is_in_a_recording_without_its_end(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """A save that nothing but passing time ended is in the replay of a recording that was cut after it.
+
+    Weights alone may be all of a checkpoint, or what is written first of it: that only time tells.
+    """
+    facts: list[Fact] = []
+    saves: list[Save] = []
+    ledger = Ledger([DIRECTORY], DetectSettings(), on_save=saves.append, on_fact=facts.append)
+    ledger.feed(FileEvent(1.0, "create", WEIGHTS, size=0))
+    ledger.feed(FileEvent(2.0, "close_write", WEIGHTS, size=5_000_000))
+    for t in range(3, 200):
+        ledger.tick(float(t))
+    path = tmp_path / "r.jsonl"
+    path.write_text("".join(recorded(facts)[:-1]))
+
+    assert [(save.step, save.end) for save in saves] == [(7, 2.0)]
+    assert [(save.step, save.end) for save in replay(str(path), DetectSettings()).saves] == [(7, 2.0)]
 
 
 OPTIMIZER = "/data/ckpt/checkpoint-500/optimizer.pt"
