@@ -18,6 +18,7 @@ TITLES: Final = {
     "G2": "the storage alone",
     "G3": "one training node",
     "G4": "production",
+    "G5": "loads from storage",
 }
 
 
@@ -70,6 +71,15 @@ def below(low: float | None, high: float | None, limit: float) -> bool | None:
     if high <= limit:
         return True
     return False if low > limit else None
+
+
+def above(low: float | None, high: float | None, limit: float) -> bool | None:
+    """Tell whether an interval lies above a limit: all of it does, or none; between is unknown."""
+    if low is None or high is None:
+        return None
+    if low >= limit:
+        return True
+    return False if high < limit else None
 
 
 def exit_status(results: Iterable[GateResult], *, strict: bool) -> int:

@@ -12,7 +12,7 @@ from ckpt_exporter.cli.parser import EXIT_OK, Command, Parser, file_name
 if TYPE_CHECKING:
     import argparse
 
-_GATES: Final = ("G1", "G2", "G3", "G4")
+_GATES: Final = ("G1", "G2", "G3", "G4", "G5")
 
 EPILOG: Final = """\
 An arm is FILE[,FILE...][?KEY=VALUE&...]: history files (run --history.path), or
@@ -27,6 +27,7 @@ Gates, each pass, fail or not enough data:
   G2  the storage alone reaches the bandwidth the job needs (--bench)
   G3  one training node: saves of the real job
   G4  production: many saves, over days, on all nodes
+  G5  loads from storage; arms may be results of bench --load
 --print-gates shows the thresholds, each explained; copy and change them.
 Exit status: 1 if a gate fails (with --strict also if one lacks data), else 0.
 

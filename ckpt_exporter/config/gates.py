@@ -74,6 +74,16 @@ class ProductionGate:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadGate:
+    """G5: loads from storage. ``bandwidth`` is bytes per second, ``speedup`` candidate over baseline."""
+
+    loads: int | None = 5
+    duration_seconds: int | None = None
+    bandwidth: int | None = None
+    speedup: float | None = 2.0
+
+
+@dataclass(frozen=True, slots=True)
 class Gates:
     """All thresholds."""
 
@@ -81,6 +91,7 @@ class Gates:
     storage: StorageGate = StorageGate()
     node: NodeGate = NodeGate()
     production: ProductionGate = ProductionGate()
+    loads: LoadGate = LoadGate()
 
 
 Read = Callable[[object], Any]
@@ -122,11 +133,19 @@ def _bandwidth(value: object) -> int:
     try:
         return read_size(value.removesuffix("/s") if isinstance(value, str) else value)
     except InvalidValueError:
-        raise InvalidValueError("must be a bandwidth such as 800MB/s or 1.5GB/s, or auto") from None
+        raise InvalidValueError("must be a bandwidth such as 800MB/s or 1.5GB/s") from None
 
 
 def _or_word(word: str, read: Read) -> Read:
-    return lambda value: word if value == word else read(value)
+    def read_either(value: object) -> Any:
+        if value == word:
+            return word
+        try:
+            return read(value)
+        except InvalidValueError as error:
+            raise InvalidValueError(f"{error}, or {word}") from None
+
+    return read_either
 
 
 def _caches(value: object) -> tuple[str, ...]:
@@ -152,6 +171,7 @@ _READERS: Final[Mapping[str, Mapping[str, Read]]] = {
         "saves": _count, "days": _number, "nodes": _or_word("baseline", _count), "duration_ratio": _ratio,
         "p95_over_median": _ratio, "drift_ratio": _ratio, "incomplete_share": _share, "bubble_share": _share,
     },
+    "G5": {"loads": _count, "duration_seconds": read_duration, "bandwidth": _bandwidth, "speedup": _ratio},
 }  # fmt: skip
 
 
@@ -176,6 +196,7 @@ def load_gates(path: str | None) -> Gates:
         replace(gates.storage, **read["G2"]),
         replace(gates.node, **read["G3"]),
         replace(gates.production, **read["G4"]),
+        replace(gates.loads, **read["G5"]),
     )
 
 

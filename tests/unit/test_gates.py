@@ -24,14 +24,14 @@ from ckpt_exporter.analysis.compare import compare
 from ckpt_exporter.analysis.exporter import read_exporter
 from ckpt_exporter.analysis.gates import Evidence, exit_status
 from ckpt_exporter.cli import main
-from ckpt_exporter.config.gates import Gates, NodeGate, StorageGate, default_gates_text, load_gates
+from ckpt_exporter.config.gates import Gates, LoadGate, NodeGate, StorageGate, default_gates_text, load_gates
 from ckpt_exporter.errors import CkptExporterError, ConfigError, UsageError
+from ckpt_exporter.history.records import LoadRecord, Measurements
+from tests.history_samples import LOAD
 from tests.unit.measured import arm, measurements, save_record
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from ckpt_exporter.history.records import Measurements
 
 HEALTHY = """\
 # TYPE ckpt_exporter_build_info gauge
@@ -294,6 +294,96 @@ class TestProduction:
             assert found["saves not completed"] == verdict
 
 
+def loads_of(*seconds: float, mount: str = "/new", **changes: Any) -> tuple[LoadRecord, ...]:
+    """Return loads of 65.6 GB from storage, an hour apart."""
+    values = {"bytes": 65_600_000_000, "cached_ratio": 0.0, "mountpoint": mount} | changes
+    return tuple(
+        replace(LOAD, start_unix=3600.0 * n, end_unix=3600.0 * n + s, duration_seconds=s, **values)
+        for n, s in enumerate(seconds)
+    )
+
+
+def load_evidence(
+    candidate: tuple[LoadRecord, ...], baseline: tuple[LoadRecord, ...] | None = None
+) -> Evidence:
+    """Return loads of a candidate against the published ones from NFS: 65.6 GB in 131.2 s, 0.5 GB/s."""
+    slow = loads_of(*[131.2] * 6, mount="/old") if baseline is None else baseline
+    arms = (Measurements("by hand", 0.0, 86_400.0, (), loads=loads) for loads in (slow, candidate))
+    return Evidence(compare(*arms))
+
+
+# x6.2, x6.8, ... x9.3 of 131.2 s.
+PUBLISHED = (21.16, 19.29, 17.73, 16.4, 15.26, 14.11)
+SPEEDUP = "load duration against the baseline"
+
+
+class TestLoads:
+    def test_the_published_case(self) -> None:
+        """Loads 6.2 to 9.3 times as fast pass; a third of that, just above twice as fast, passes as well."""
+        told = {c.name: c for c in judge(Gates(), load_evidence(loads_of(*PUBLISHED)), ["G5"])[0].checks}
+        third = verdicts("G5", load_evidence(loads_of(*(3 * s for s in PUBLISHED))))
+
+        # Medians: 131.2 / ((17.73 + 16.4) / 2) = 7.69.
+        assert (told[SPEEDUP].threshold, told[SPEEDUP].verdict) == ("at least x2.00 as fast", "pass")
+        assert told[SPEEDUP].evidence == "x7.69 (x6.20 to x9.30)"
+        assert told["loads from storage"].evidence == "6"
+        assert set(third.values()) == {"pass"}
+
+    def test_not_twice_as_fast(self) -> None:
+        """x1.64 for sure fails, x1.9 to x2.2 is not decided, and 1 asks for no more than not slower."""
+        slower = load_evidence(loads_of(*[80.0] * 6))
+        either = load_evidence(loads_of(60.0, 61.0, 62.0, 66.0, 68.0, 69.0))
+        same = replace(Gates(), loads=LoadGate(speedup=1.0))
+
+        assert verdicts("G5", slower)[SPEEDUP] == verdicts("G5", slower)["G5"] == "fail"
+        assert verdicts("G5", either)[SPEEDUP] == verdicts("G5", either)["G5"] == "not enough data"
+        assert verdicts("G5", slower, same)["G5"] == "pass"
+
+    def test_the_page_cache_is_no_storage(self) -> None:
+        """Loads from memory, ten times as fast as any storage here, neither pass nor help to pass."""
+        memory = loads_of(*[1.3] * 20, cached_ratio=1.0)
+        unknown = loads_of(*[1.3] * 3, cached_ratio=None)
+        only_memory = verdicts("G5", load_evidence(memory))
+        mixed = judge(Gates(), load_evidence((*loads_of(*[120.0] * 6), *memory, *unknown)), ["G5"])[0]
+        told = {check.name: check for check in mixed.checks}
+
+        assert set(only_memory.values()) == {"not enough data"}
+        assert told["loads from storage"].evidence == "6 (20 from the page cache, 3 unknown, left out)"
+        assert told[SPEEDUP].evidence.startswith("x1.09")
+        assert told[SPEEDUP].verdict == "fail"
+
+    def test_too_few(self) -> None:
+        """Four loads of either arm, or none at all, are not enough data, and say so."""
+        four = load_evidence(loads_of(*PUBLISHED[:4]))
+        bare = load_evidence(loads_of(*PUBLISHED), loads_of(*[131.2] * 4, mount="/old"))
+        told = {c.name: c.evidence for c in judge(Gates(), bare, ["G5"])[0].checks}
+
+        assert set(verdicts("G5", four).values()) == {"not enough data"}
+        assert verdicts("G5", bare)["loads from storage"] == "pass"
+        assert verdicts("G5", bare)["G5"] == "not enough data"
+        assert told[SPEEDUP] == "x7.69 (baseline: 4 loads from storage)"
+        assert set(verdicts("G5", Evidence(compare(arm(178), new_arm()))).values()) == {"not enough data"}
+
+    def test_of_other_sizes(self) -> None:
+        """A tenth of the bytes in a tenth of the time is not ten times as fast."""
+        small = load_evidence(loads_of(*[13.1] * 6, bytes=6_560_000_000))
+
+        assert verdicts("G5", small)["load bandwidth against the baseline"] == "fail"
+
+    def test_limits_of_ones_own(self) -> None:
+        """65.6 GB in 14.11 to 21.16 s are 3.10 to 4.65 GB/s: 3 GB/s pass, 5 fail, 3.5 are not decided."""
+        for asked, verdict in ((3e9, "pass"), (5e9, "fail"), (3.5e9, "not enough data")):
+            gates = replace(Gates(), loads=LoadGate(bandwidth=int(asked)))
+            assert (
+                verdicts("G5", load_evidence(loads_of(*PUBLISHED)), gates)["bandwidth from storage"]
+                == verdict
+            )
+        for seconds, verdict in ((22, "pass"), (21, "fail")):
+            gates = replace(Gates(), loads=LoadGate(duration_seconds=seconds))
+            found = verdicts("G5", load_evidence(loads_of(*PUBLISHED)), gates)
+            assert found["longest load from storage"] == verdict
+
+
 class TestFile:
     def test_shipped_file_is_the_default(self) -> None:
         """The shipped file holds every threshold with the value that is in force without a file."""
@@ -305,6 +395,7 @@ class TestFile:
             ("G2", gates.storage),
             ("G3", gates.node),
             ("G4", gates.production),
+            ("G5", gates.loads),
         ):
             values = {field: getattr(gate, field) for field in gate.__dataclass_fields__}
             values = {
@@ -348,7 +439,9 @@ class TestFile:
         """Unknown gates and keys, wrong types and impossible values are told together."""
         file = tmp_path / "gates.yml"
         file.write_text(
-            "G1: {transpot: x}\nG2: {caches: [warm], synced: 3}\nG3: 5\nG9: {}\nG4: {bubble_share: 5}\n"
+            "G1: {transpot: x}\nG2: {caches: [warm], synced: 3}\nG3: 5\nG9: {}\n"
+            "G4: {bubble_share: 5, nodes: all}\n"
+            "G5: {speedup: 0, bandwidth: auto}\n"
         )
         with pytest.raises(ConfigError) as caught:
             load_gates(str(file))
@@ -358,8 +451,11 @@ class TestFile:
         assert told[1].startswith("G2.caches: must be one of as-is, cold, full")
         assert told[2] == "G2.synced: must be true or false (got 3)"
         assert told[3] == "G3: must hold thresholds (got 5)"
-        assert told[4] == "G9: unknown gate; known: G1, G2, G3, G4"
+        assert told[4] == "G9: unknown gate; known: G1, G2, G3, G4, G5"
         assert told[5].startswith("G4.bubble_share: must be a share from 0 to 1")
+        assert told[6] == "G4.nodes: must be a whole number, 0 or more, or baseline (got 'all')"
+        assert told[7] == "G5.speedup: must be above 0 (got 0)"
+        assert told[8] == "G5.bandwidth: must be a bandwidth such as 800MB/s or 1.5GB/s (got 'auto')"
 
 
 class TestCommand:

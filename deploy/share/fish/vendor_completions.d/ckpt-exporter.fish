@@ -46,7 +46,7 @@ complete -c ckpt-exporter -n '__fish_seen_subcommand_from compare' -s h -l help 
 complete -c ckpt-exporter -n '__fish_seen_subcommand_from compare' -d 'saves and loads as they are'
 complete -c ckpt-exporter -n '__fish_seen_subcommand_from compare' -d 'saves and loads as they would be'
 complete -c ckpt-exporter -n '__fish_seen_subcommand_from compare' -l gates -r -F -d 'thresholds (default: the shipped ones)'
-complete -c ckpt-exporter -n '__fish_seen_subcommand_from compare' -l gate -x -a 'G1 G2 G3 G4' -d 'judge only this gate; may be repeated (default: all)'
+complete -c ckpt-exporter -n '__fish_seen_subcommand_from compare' -l gate -x -a 'G1 G2 G3 G4 G5' -d 'judge only this gate; may be repeated (default: all)'
 complete -c ckpt-exporter -n '__fish_seen_subcommand_from compare' -l no-gates -d 'compare, and judge no gate'
 complete -c ckpt-exporter -n '__fish_seen_subcommand_from compare' -l strict -d 'exit 1 also when a gate lacks data'
 complete -c ckpt-exporter -n '__fish_seen_subcommand_from compare' -l print-gates -d 'print the shipped thresholds and do nothing else'
