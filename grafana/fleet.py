@@ -44,6 +44,7 @@ from grafana.shared import (
     phases_panel,
     skipped_panel,
     stalls_panel,
+    sure_stalls_panel,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def fleet_dashboard() -> dict[str, Any]:
         window="6h",
     )
     overview = [*_headline(), measuring_panel(), _trend(), _worth_over_time(), _directories(), _by_node()]
-    where = Row("Where the bubble comes from", [phases_panel(12), stalls_panel(12)])
+    where = Row("Where the bubble comes from", [phases_panel(8), stalls_panel(8), sure_stalls_panel(8)])
     saves = Row("Saves", [_durations(), _saves_over_time()])
     sure = Row("How sure are these figures", [skipped_panel(12), _sources()])
     return assemble(outline, [*overview, _alerts(), _write_speed()], [where, saves, sure])

@@ -20,6 +20,7 @@ from grafana.shared import (
     SHARE_AXIS,
     SHARE_STEPS,
     measuring_panel,
+    sure_causes_panel,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from grafana.panels import Builder
 
 _STALLS: Final = "instance_gpu_run_cause:ckpt_gpu_stall_seconds:counter"
+_SURE_STALLS: Final = "instance_gpu_run_cause:ckpt_gpu_stall_confident_seconds:counter"
 _OBSERVED: Final = "instance_gpu_run:ckpt_gpu_observed_seconds:counter"
 _DURATION: Final = "instance_run:ckpt_last_save_duration_seconds:max"
 _BANDWIDTH: Final = "instance_run:ckpt_last_save_sustained_bandwidth_bytes_per_second:min"
@@ -48,7 +50,14 @@ def job_dashboard() -> dict[str, Any]:
         by_run=True,
     )
     headline: list[Builder] = [_share(), _gpu_hours(), _gpus(), _saves(), _bytes(), _slowest(), _spread()]
-    overview: list[Builder] = [_causes(), _shares_by_node(), _durations(), _bandwidths(), _nodes()]
+    overview: list[Builder] = [
+        _causes(),
+        _sure_causes(),
+        _shares_by_node(),
+        _durations(),
+        _bandwidths(),
+        _nodes(),
+    ]
     return assemble(outline, [*headline, *overview, measuring_panel()], [Row("All jobs", [_jobs()])])
 
 
@@ -149,13 +158,23 @@ def _causes() -> timeseries.Panel:
             "Share of the job's GPU time in which activity was lost, over the trend window: to checkpoints, "
             "to waiting for data, to gradients (communication), and to what could not be told. The cause is "
             "an estimate, told from how GPU and files behaved.",
-            12,
+            8,
             9,
         ),
         queries,
         SHARE_AXIS,
         stacked=True,
         colors=CAUSES,
+    )
+
+
+def _sure_causes() -> timeseries.Panel:
+    return sure_causes_panel(
+        8,
+        9,
+        lambda *matchers: runs(_STALLS, *matchers),
+        lambda *matchers: runs(_SURE_STALLS, *matchers),
+        runs(_OBSERVED),
     )
 
 
@@ -169,7 +188,7 @@ def _shares_by_node() -> timeseries.Panel:
             "Bubble share of each node",
             "Over the trend window. Nodes of a synchronous job lose alike; one that loses less than the "
             "others is the one that they wait for.",
-            12,
+            8,
             9,
             runbook="ckptnodestraggles",
         ),

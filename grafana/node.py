@@ -29,6 +29,7 @@ from grafana.shared import (
     measuring_panel,
     skipped_panel,
     stalls_panel,
+    sure_stalls_panel,
 )
 
 if TYPE_CHECKING:
@@ -56,10 +57,14 @@ def node_dashboard() -> dict[str, Any]:
         marked=frozenset({_ACTIVITY, _UTILIZATION, _POWER}),
     )
     gpus = [_activity(), _utilization(), _power(), _disagreement()]
-    losses: list[Builder] = [_by_gpu(), stalls_panel(8), activity_sources_table(8)]
+    losses: list[Builder] = [_by_gpu(), stalls_panel(8), sure_stalls_panel(8)]
     cost = Row("What the exporter costs", [_cpu(), _memory(), _scrape(), _driver()])
     watch = Row("Watching", [_watches(), _events(), _mishaps(), skipped_panel(8), _files()])
-    return assemble(outline, [*_headline(), *gpus, *losses, _states(), measuring_panel()], [cost, watch])
+    return assemble(
+        outline,
+        [*_headline(), *gpus, *losses, _states(), activity_sources_table(24), measuring_panel()],
+        [cost, watch],
+    )
 
 
 def _headline() -> list[Builder]:

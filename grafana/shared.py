@@ -10,6 +10,8 @@ from grafana.panels import ABSENT, Column, Frame, Query, Scale, graph_panel, sta
 from grafana.promql import WINDOW, bad, dirs, increase, nodes, per_save, quotient
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from grafana_foundation_sdk.builders import stat, table, timeseries
 
 SHARE: Final = Scale("percentunit", 1, lowest=0.0, highest=1.0)
@@ -44,6 +46,7 @@ CAUSES: Final = {
     "communication": "purple",
     "other": "#8e8e8e",
 }
+UNSURE: Final = "cause not sure"
 CAUSE_NAMES: Final = {
     "checkpoint_save": "saving a checkpoint",
     "checkpoint_load": "loading a checkpoint",
@@ -135,6 +138,44 @@ def stalls_panel(width: int) -> timeseries.Panel:
         SHARE_AXIS,
         stacked=True,
         colors=CAUSES,
+    )
+
+
+def sure_stalls_panel(width: int) -> timeseries.Panel:
+    """Draw the part of lost GPU time whose cause is known for sure, and the rest."""
+    return sure_causes_panel(
+        width,
+        8,
+        lambda *matchers: nodes("ckpt_gpu_stall_seconds_total", *matchers),
+        lambda *matchers: nodes("ckpt_gpu_stall_confident_seconds_total", *matchers),
+        nodes("ckpt_gpu_observed_seconds_total"),
+    )
+
+
+def sure_causes_panel(
+    width: int, height: int, lost: Callable[..., str], sure: Callable[..., str], observed: str
+) -> timeseries.Panel:
+    """Draw shares by cause from counters of lost and of surely told seconds; they stack up to all lost."""
+    seen = increase(observed, WINDOW)
+    queries = [
+        Query(quotient(increase(sure(f'cause="{cause}"'), WINDOW), seen), name)
+        for cause, name in CAUSE_NAMES.items()
+    ]
+    # Two counters that begin at different values are extrapolated by different bits: never below 0.
+    rest = f"clamp_min({increase(lost(), WINDOW)} - {increase(sure(), WINDOW)}, 0)"
+    return graph_panel(
+        Frame(
+            "GPU time lost, causes known for sure",
+            "The same share of GPU time, over the trend window: in colour where the cause is of high "
+            "confidence (more than the GPU's own readings speaks for it), in grey the rest, whose cause is "
+            "a guess. What may be relied on when saves, data and gradients are compared.",
+            width,
+            height,
+        ),
+        [*queries, Query(quotient(rest, seen), UNSURE)],
+        SHARE_AXIS,
+        stacked=True,
+        colors={**CAUSES, UNSURE: "#d0d0d0"},
     )
 
 
