@@ -49,6 +49,7 @@ def loads_data(loads: Sequence[LoadRecord]) -> Data | None:
         "bandwidth": spread([load.bandwidth for load in loads], low_is_bad=True),
         "storage_bandwidth": spread(from_storage, low_is_bad=True),
         "cached": _cached(loads),
+        "cold_start": _cold_start(loads),
     }  # fmt: skip
 
 
@@ -59,6 +60,23 @@ def _cached(loads: Sequence[LoadRecord]) -> Data:
         "known": len(known),
         "mostly_cached": sum(ratio >= MOSTLY_CACHED for ratio, _ in known),
         "share": sum(ratio * size for ratio, size in known) / total if total > 0 else None,
+    }
+
+
+def _cold_start(loads: Sequence[LoadRecord]) -> Data | None:
+    """Return the time to the first work of GPUs, and how much of it loading took; None where not known."""
+    known = [
+        (load.cold_start_seconds, load.duration_seconds)
+        for load in loads
+        if load.cold_start_seconds is not None
+    ]
+    total = sum(whole for whole, _ in known)
+    if not known:
+        return None
+    return {
+        "seconds": spread([whole for whole, _ in known]),
+        "after_load_seconds": spread([whole - loading for whole, loading in known]),
+        "loading_share": sum(loading for _, loading in known) / total if total > 0 else None,
     }
 
 
@@ -73,6 +91,11 @@ def loads_blocks(data: Data | None) -> Iterator[Block]:
         f"{counted(size['files'], 'file')}; {size_text(size['median'])} each (median)."
     )
     rows = [("duration", *(seconds_text(durations[key]) for key in ("median", "p95", "worst")))]
+    cold = data["cold_start"]
+    if cold is not None:
+        rows.append(
+            ("cold start", *(seconds_text(cold["seconds"][key]) for key in ("median", "p95", "worst")))
+        )
     for name, key in (("as readers saw it", "bandwidth"), ("from storage", "storage_bandwidth")):
         if data[key]["known"]:
             speeds = (bandwidth_text(data[key][part]) for part in ("median", "p5", "worst"))
@@ -82,7 +105,25 @@ def loads_blocks(data: Data | None) -> Iterator[Block]:
         (Column("", _LEFT), Column("median"), Column("95 %"), Column("worst")),
         tuple(rows),
     )
+    if cold is not None:
+        yield Paragraph(_cold_start_text(data["count"], cold))
     yield Paragraph(_cache_text(data))
+
+
+def _cold_start_text(count: int, cold: Data) -> str:
+    seconds = cold["seconds"]
+    text = (
+        f"Cold start, from the first open to the first work of the GPUs: {seconds_text(seconds['median'])} "
+        f"(median), {seconds_text(seconds['worst'])} at worst"
+    )
+    if cold["loading_share"] is not None:
+        text += (
+            f". Loading took {percent_text(cold['loading_share'], 0)} of it: more than that no storage can "
+            f"save. Then GPUs began after {seconds_text(cold['after_load_seconds']['median'])} (median)"
+        )
+    if seconds["known"] < count:
+        text += f". Of {counted(count - seconds['known'], 'load')} no work of GPUs followed that is known"
+    return text + "."
 
 
 def _cache_text(data: Data) -> str:

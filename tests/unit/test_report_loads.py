@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -95,6 +96,36 @@ def test_cached_loads_are_not_sold_as_storage() -> None:
 
     assert "bandwidth from storage" not in text
     assert "No load is known to have come from storage, so how fast that reads is not known." in text
+
+
+def test_cold_starts() -> None:
+    """Cold starts of 15, 25 and 60 s with 55 s of loading in them, in every format; of one there is none."""
+    starts = (15.0, None, 60.0, 25.0)
+    told = tuple(replace(a_load, cold_start_seconds=s) for a_load, s in zip(LOADS, starts, strict=True))
+    document = report(replace(published_case(), loads=told), Scope())
+    cold = json.loads(render(document, "json"))["loads"]["cold_start"]
+
+    assert (cold["seconds"]["known"], cold["seconds"]["median"], cold["seconds"]["worst"]) == (3, 25.0, 60.0)
+    # 15 - 10, 60 - 40 and 25 - 5 s; 55 of 100 s were loading.
+    assert (cold["after_load_seconds"]["median"], cold["loading_share"]) == (20.0, pytest.approx(0.55))
+    said = (
+        "to the first work of the GPUs: 25.0 s (median), 60.0 s at worst. Loading took 55 % of it: ",
+        "GPUs began after 20.0 s (median). Of 1 load no work of GPUs followed that is known.",
+    )
+    for kind in ("table", "markdown", "html"):
+        text = " ".join(render(document, kind).split())
+        assert all(part in text for part in said), (kind, text)
+    # 0.9 of the way from 25 to 60.
+    assert "| cold start | 25.0 s | 56.5 s | 60.0 s |" in " ".join(render(document, "markdown").split())
+
+
+def test_no_cold_start() -> None:
+    """Without the first work of GPUs there is no line about it, and null in the data."""
+    loads = tuple(replace(a_load, cold_start_seconds=None) for a_load in LOADS)
+    document = report(replace(published_case(), loads=loads), Scope())
+
+    assert document.data["loads"]["cold_start"] is None
+    assert "old start" not in render(document, "html")
 
 
 def test_numbers_of_stalls() -> None:
