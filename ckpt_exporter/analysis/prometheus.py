@@ -1,5 +1,6 @@
 """Saves from a Prometheus server: each is read from the gauges of the last save, between two scrapes.
 
+A node that only waits for saves of another host tells when they ended, and its bubble is charged to them.
 What can be had is what the exporters exported and Prometheus kept. A save shows if at least one scrape fell
 between its end and the end of the next one in its directory; incomplete and aborted saves are counters only.
 """
@@ -18,6 +19,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from ckpt_exporter.analysis.prometheus_elsewhere import made_elsewhere, told_by_writers, with_figure
 from ckpt_exporter.errors import CkptExporterError, UsageError
 from ckpt_exporter.history.gpu_time import HOUR_SECONDS
 from ckpt_exporter.history.reading import Kept
@@ -102,7 +104,7 @@ def read_prometheus(
     ends = [save.end_unix for save in saves]
     return Kept(
         saves, tuple(reading.gpu_time()), min(ends, default=None), max(ends, default=None),
-        reading.notes(len(saves), assumed=since is None),
+        reading.notes(sum(not save.elsewhere for save in saves), assumed=since is None),
     )  # fmt: skip
 
 
@@ -133,35 +135,53 @@ class _Reading:
     # --- saves ------------------------------------------------------------------------------------------
 
     def saves(self) -> Iterator[SaveRecord]:
-        """Rebuild the complete saves that scrapes have seen as the last one."""
+        """Rebuild the complete saves that scrapes have seen as the last one, here or made elsewhere."""
         gauges = {name: self._series(f"ckpt_last_save_{name}", "dir") for name in _GAUGES}
         costs = {
             "phases": self._series("ckpt_bubble_seconds_total", "dir", "phase"),
             "bubble": self._series("ckpt_gpu_bubble_seconds_total", "dir", "gpu"),
             "drag": self._series("ckpt_gpu_drag_seconds_total", "dir", "gpu"),
+            "figures": self._series("ckpt_bubble_seconds_count", "dir", "le"),
         }
         facts = self._facts()
-        for key, samples in gauges["end_timestamp_seconds"].items():
-            found = list(self._of_directory(key, samples, gauges))
+        saves: list[SaveRecord] = []
+        for key, found in self._by_place(gauges).items():
             for series, add in (
                 (costs["phases"], _add_phase),
                 (costs["bubble"], _add_bubble),
                 (costs["drag"], _add_drag),
+                (costs["figures"], _add_figure),
             ):
                 for place, counter in series.items():
                     if place[:2] == key:
                         _charge(found, counter, place[2], add)
-            yield from (replace(_whole(save), **facts.get(key, {})) for save in found)
+            saves += (replace(_whole(with_figure(save)), **facts.get(key, {})) for save in found)
+        yield from told_by_writers(saves)
+
+    def _by_place(self, gauges: dict[str, _Series]) -> dict[tuple[str, ...], list[SaveRecord]]:
+        """Return the saves of each directory on each node, made there or elsewhere, in the order of their ends."""
+        found = {
+            key: list(self._of_directory(key, ends, gauges))
+            for key, ends in gauges["end_timestamp_seconds"].items()
+        }
+        for key, ends in self._series("ckpt_last_remote_save_end_timestamp_seconds", "dir").items():
+            seen = (made_elsewhere(key[0], key[1], end) for _, end in self._last_seen(ends))
+            found[key] = sorted([*found.get(key, []), *seen], key=lambda save: save.end_unix)
+        return found
+
+    def _last_seen(self, ends: _Samples) -> Iterator[tuple[float, float]]:
+        """Yield (scrape, end) of each save that ended in the window, at the last scrape that shows it."""
+        for (t, end), following in zip(ends, [*ends[1:], None], strict=True):
+            if following is not None and abs(following[1] - end) < _SAME_SECONDS:
+                continue  # the last scrape that shows this save knows most of it
+            if self._begin <= end <= self._end:
+                yield t, end
 
     def _of_directory(
         self, key: tuple[str, ...], ends: _Samples, gauges: dict[str, _Series]
     ) -> Iterator[SaveRecord]:
         instance, directory = key
-        for (t, end), following in zip(ends, [*ends[1:], None], strict=True):
-            if following is not None and abs(following[1] - end) < _SAME_SECONDS:
-                continue  # the last scrape that shows this save knows most of it
-            if not self._begin <= end <= self._end:
-                continue
+        for t, end in self._last_seen(ends):
             known = {name: _at(series.get(key, []), t) for name, series in gauges.items()}
             size, files = known["bytes"], known["files"]
             if size is None:
@@ -291,6 +311,13 @@ def _add_phase(save: SaveRecord, label: str, seconds: float) -> SaveRecord:
     phase: Iterable[BubblePhase] = (known for known in PHASES if known == label)
     added = {known: save.bubble_phases.get(known, 0.0) + seconds for known in phase}
     return replace(save, bubble_phases={**save.bubble_phases, **added})
+
+
+def _add_figure(save: SaveRecord, _label: str, _count: float) -> SaveRecord:
+    """Of a save made elsewhere that has a figure, a phase whose counter did not grow cost nothing."""
+    if not save.elsewhere:
+        return save
+    return replace(save, bubble_phases={**dict.fromkeys(PHASES, 0.0), **save.bubble_phases})
 
 
 def _add_bubble(save: SaveRecord, label: str, seconds: float) -> SaveRecord:

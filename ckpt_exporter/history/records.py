@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from ckpt_exporter.model import (
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
         SkipReason,
         StallCause,
     )
+
+# The note of a save that another host made.
+ELSEWHERE: Final = "elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class SaveRecord:
     @property
     def elsewhere(self) -> bool:
         """True where another host made the save, and its own history has its bytes; here is what it cost."""
-        return "elsewhere" in self.notes
+        return ELSEWHERE in self.notes
 
 
 @dataclass(frozen=True, slots=True)

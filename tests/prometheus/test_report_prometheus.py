@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,122 @@ def test_report(server: Prometheus) -> None:
     assert data["bubble"]["share"] == pytest.approx(85.0 / 3570.0)
     assert data["duration_seconds"]["worst"] == 40.0
     assert data["source"] == server.url
+
+
+# --- saves made elsewhere -------------------------------------------------------------------------------
+
+# Rank 0 on w writes at 300 s (step 1) and 900 s (step 2), 60 s each; r, with two GPUs on the same shared
+# directory, only waits, and sees each end a second later. r itself writes at 1,500 s (step 3), which w sees.
+# What each lost is known 30 s after: w's GPU 50 s a save, r's two 40 s each. q waits with one GPU for
+# saves that no scraped node writes, and lost nothing to its first and 20 s to its second.
+SHARED: dict[str, dict[str, Any]] = {
+    "w": {"own": ((300.0, 1), (900.0, 2)), "seen": (1501.0,), "gpus": 1,
+          "cost": {300.0: 50.0, 900.0: 50.0, 1501.0: 50.0}},
+    "r": {"own": ((1500.0, 3),), "seen": (301.0, 901.0), "gpus": 2,
+          "cost": {301.0: 40.0, 901.0: 40.0, 1500.0: 40.0}},
+    "q": {"own": (), "seen": (400.0, 1000.0), "gpus": 1, "cost": {400.0: 0.0, 1000.0: 20.0}},
+}  # fmt: skip
+
+
+def _shared_lines() -> Iterator[str]:
+    """Yield what three exporters on shared directories show for an hour."""
+    series: dict[str, list[str]] = {}
+
+    def add(name: str, labels: str, value: float, t: float) -> None:
+        series.setdefault(name, []).append(f"{name}{{{labels}}} {value!r} {t!r}")
+
+    for node, told in SHARED.items():
+        name = "other" if node == "q" else "llama"
+        place = f'instance="{node}",dir="{name}"'
+        for offset in range(0, 3600, SCRAPE_SECONDS):
+            t = NOON + float(offset)
+            own = [save for save in told["own"] if save[0] <= offset]
+            seen = [end for end in told["seen"] if end <= offset]
+            judged = [cost for end, cost in told["cost"].items() if end + 30.0 <= offset]
+            add("ckpt_saves_total", f'{place},result="complete"', len(own), t)
+            add("ckpt_remote_saves_total", f'{place},result="complete"', len(seen), t)
+            add("ckpt_directory_info", f'{place},path="/{name}",device="filer:/{name}"', 1, t)
+            if own:
+                end, step = own[-1]
+                add("ckpt_run_info", f'{place},run="pretrain",scheduler="slurm",run_id="4711"', 1, t)
+                gauges = {"end_timestamp_seconds": NOON + end, "start_timestamp_seconds": NOON + end - 60.0,
+                          "duration_seconds": 60.0, "bytes": 6e9, "files": 4, "step": step}  # fmt: skip
+                if end + 30.0 <= offset:
+                    gauges["bubble_seconds"] = told["cost"][end]
+                for gauge, value in gauges.items():
+                    add(f"ckpt_last_save_{gauge}", place, value, t)
+            if seen:
+                add("ckpt_last_remote_save_end_timestamp_seconds", place, NOON + seen[-1], t)
+            add("ckpt_bubble_seconds_count", place, len(judged), t)
+            add("ckpt_bubble_seconds_total", f'{place},phase="writing"', sum(judged), t)
+            for gpu in range(told["gpus"]):
+                label = f'gpu="{gpu}",uuid="GPU-{node}-{gpu}"'
+                add("ckpt_gpu_bubble_seconds_total", f"{place},{label}", sum(judged), t)
+                add("ckpt_gpu_observed_seconds_total", f'instance="{node}",{label}', float(offset), t)
+    for name, lines in series.items():
+        yield f"# TYPE {name} unknown"
+        yield from lines
+    yield "# EOF"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    place = tmp_path_factory.mktemp("shared")
+    (place / "samples.om").write_text("\n".join(_shared_lines()) + "\n")
+    backfill(place / "samples.om", place / "data")
+    with serving(place / "data") as running:
+        yield running
+
+
+def test_a_node_that_only_waits(shared: Prometheus) -> None:
+    """Its bubble is charged to the save that another node tells the step of, and to no earlier one."""
+    found = read_prometheus(shared.url, since=NOON, until=NOON + 3600.0).saves
+    told = {(s.node, s.step, s.elsewhere): s for s in found if s.directory == "llama"}
+
+    assert set(told) == {
+        ("w", 1, False), ("w", 2, False), ("w", 3, True), ("r", 1, True), ("r", 2, True), ("r", 3, False),
+    }  # fmt: skip
+    for (node, _, elsewhere), save in told.items():
+        lost = 50.0 if node == "w" else 40.0
+        assert save.bubble_gpu_seconds == dict.fromkeys(range(SHARED[node]["gpus"]), lost)
+        assert (save.bubble_seconds, save.bubble_phases["writing"]) == (lost, lost)
+        assert (save.bytes, save.duration_seconds) == ((0, None) if elsewhere else (6_000_000_000, 60.0))
+        assert (save.run_id, save.start_unix) == ("4711", save.end_unix - 60.0)
+
+
+def test_saves_that_no_scraped_node_wrote(shared: Prometheus) -> None:
+    """They keep their own end, cost what they cost, 0 included, and have neither step nor size."""
+    found = read_prometheus(shared.url, since=NOON, until=NOON + 3600.0)
+    told = [(s.end_unix - NOON, s.bubble_seconds, s.step, s.elsewhere) for s in found.saves if s.node == "q"]
+
+    assert told == [(400.0, 0.0, None, True), (1000.0, 20.0, None, True)]
+    assert not any("cannot be told apart" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("directory", "saves", "lost", "observed_gpus"),
+    [("llama", 3, 3 * (50.0 + 2 * 40.0), 3), ("other", 2, 20.0, 1), (None, 5, 410.0, 4)],
+)
+def test_report_of_a_job_of_which_one_node_writes(
+    directory: str | None, saves: int, lost: float, observed_gpus: int, shared: Prometheus
+) -> None:
+    """Each save counts once, and all GPUs of both nodes pay for it; each of them is observed for 3,585 s."""
+    measured = read_measurements(prometheus=shared.url, since=NOON, until=NOON + 3600.0, directory=directory)
+    data = report_data(measured, Scope(directory=directory, since_given=True, until_given=True))
+    written = 0 if directory == "other" else 3 * 6_000_000_000
+
+    assert (data["saves"]["count"], data["bytes"]["total"]) == (saves, written)
+    assert data["bubble"]["gpu_seconds"] == pytest.approx(lost)
+    assert data["bubble"]["share"] == pytest.approx(lost / (observed_gpus * 3585.0))
+    assert data["bubble"]["saves_with_figure"] == saves
+    assert data["bubble"]["saves_with_part_of_a_figure"] == 0
+
+
+def test_report_of_the_run(shared: Prometheus) -> None:
+    """A run has the nodes that only wait for it; of what is no part of it nothing."""
+    measured = read_measurements(prometheus=shared.url, since=NOON, until=NOON + 3600.0, run="4711")
+
+    assert report_data(measured, Scope(run="4711"))["bubble"]["gpu_seconds"] == pytest.approx(390.0)
 
 
 def test_a_window_without_saves(server: Prometheus) -> None:
