@@ -76,6 +76,7 @@ class Book:
         self.last_bubble: Bubble | None = None
         self.restored = False
         self.recent = RecentSaves()
+        self.recent_remote = RecentSaves()
         self.timeline = Timeline(self.detector.meter.strip)
         self.reads = LoadDetector(directory, detect)
         self.loads = 0
@@ -121,6 +122,7 @@ class Book:
         saves = self.remote.feed(fact, lambda save: self._is_part(save, fact.t))
         for save in saves:
             self._steps[save.path, save.end] = save.step
+            self.recent_remote.enter(save, None)
             self.remote.retain(save, self.detector.inventory, self.detector.base)
         return saves
 
@@ -147,7 +149,7 @@ class Book:
 
     def enter_bubble(self, bubble: Bubble, unix: float) -> None:
         """Add what one save cost on its GPUs, all at once."""
-        self.recent.enter_bubble(bubble)
+        (self.recent_remote if bubble.elsewhere else self.recent).enter_bubble(bubble)
         step = self._steps.pop((bubble.save_path, bubble.save_end), None)
         if bubble.skipped is not None:
             # Where no GPU is, another host's save is no save without a figure.
@@ -188,5 +190,6 @@ class Book:
             last_load=self.last_load,
             remote_saves=self.remote.counts,
             last_remote_save=self.remote.last_save,
+            recent_remote=self.recent_remote.newest_first(),
             server_clock_offset_seconds=self.remote.offset(unix_minus_t),
         )

@@ -251,7 +251,7 @@ class Ledger:
         with self._lock:
             for stretch, activities in found:
                 book.timeline.enter(stretch, activities)
-            drawing = book.timeline.drawing(entry.recent, begun, now)
+            drawing = book.timeline.drawing(entry.all_recent, begun, now)
         return replace(entry, timeline=drawing.windows())
 
     def _readings(self, name: str) -> Readings:
@@ -364,7 +364,10 @@ class Ledger:
         book = self._books.get(fact.directory)
         inner = self._owner(fact.path) if isinstance(fact, RemoteFile) else None
         if book is not None and inner in (None, book):
-            self._remote += book.feed_remote(fact)
+            saves = book.feed_remote(fact)
+            for save in saves:
+                book.timeline.save_ended(save, self._readings(fact.directory), fact.t)
+            self._remote += saves
 
     def _route_writers(self, writers: Writers) -> list[Save]:
         """Give writers to their directory; where none is named, to those whose saves they write."""

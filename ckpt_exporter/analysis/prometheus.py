@@ -159,7 +159,7 @@ class _Reading:
         yield from told_by_writers(saves)
 
     def _by_place(self, gauges: dict[str, _Series]) -> dict[tuple[str, ...], list[SaveRecord]]:
-        """Return the saves of each directory on each node, made there or elsewhere, in the order of their ends."""
+        """Return the saves of each directory on each node, made there or elsewhere, as they ended."""
         found = {
             key: list(self._of_directory(key, ends, gauges))
             for key, ends in gauges["end_timestamp_seconds"].items()

@@ -146,7 +146,13 @@ class DirectorySnapshot:
     last_load: Load | None = None
     remote_saves: dict[str, int] | None = None  # result -> count; None where none are looked for
     last_remote_save: Save | None = None  # the last complete one that another host made
+    recent_remote: tuple[RecentSave, ...] = ()  # finished saves that other hosts made, newest first
     server_clock_offset_seconds: float | None = None  # file server's clock minus this node's
+
+    @property
+    def all_recent(self) -> tuple[RecentSave, ...]:
+        """Finished saves of this and of other hosts, newest first."""
+        return tuple(sorted((*self.recent, *self.recent_remote), key=lambda known: -known.save.end))
 
 
 @dataclass(frozen=True, slots=True)

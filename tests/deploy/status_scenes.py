@@ -98,7 +98,48 @@ def hostile() -> Snapshot:
     return replace(before, directories=(directory, empty_directory("other")), watches=(), storage=())
 
 
-SCENES = {"empty": empty, "history": history, "saving": saving, "broken": broken, "hostile": hostile}
+def elsewhere() -> Snapshot:
+    """Show a node that only waits: another host writes to the shared directory."""
+    before = history()
+    (directory,) = before.directories
+    remote = tuple(_as_seen(recent) for recent in directory.recent)
+    directory = replace(
+        empty_directory("llama", "/shared/llama"),
+        recent_remote=remote,
+        last_remote_save=remote[0].save,
+        remote_saves={"complete": 9, "incomplete": 1, "aborted": 0},
+        timeline=tuple(replace(w, write_rates=(0.0,) * len(w.write_rates)) for w in directory.timeline),
+    )
+    return replace(before, directories=(directory,), storage=())
+
+
+def both() -> Snapshot:
+    """Show a node that writes as well, in turn with another host."""
+    before = history()
+    (directory,) = before.directories
+    recent, remote = directory.recent[::2], tuple(_as_seen(known) for known in directory.recent[1::2])
+    directory = replace(
+        directory, recent=recent, recent_remote=remote, last_remote_save=remote[0].save,
+        remote_saves={"complete": 5, "incomplete": 0, "aborted": 0},
+    )  # fmt: skip
+    other = replace(elsewhere().directories[0], name="vision", path="/shared/vision", timeline=())
+    return replace(before, directories=(directory, other))
+
+
+def _as_seen(recent: RecentSave) -> RecentSave:
+    """Return what another host's save looks like from here."""
+    save = replace(
+        recent.save, bytes=0, files=0, duration_seconds=None, active_seconds=None, average_bandwidth=None,
+        sustained_bandwidth=None, peak_bandwidth=None, notes=("elsewhere",), elsewhere=True,
+    )  # fmt: skip
+    bubble = None if recent.bubble is None else replace(recent.bubble, elsewhere=True)
+    return replace(recent, save=save, bubble=bubble, run=None)
+
+
+SCENES = {
+    "empty": empty, "history": history, "saving": saving, "broken": broken, "hostile": hostile,
+    "elsewhere": elsewhere, "both": both,
+}  # fmt: skip
 
 
 def _finished(step: int, *, end: float, result: str) -> RecentSave:

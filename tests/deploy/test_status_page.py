@@ -155,6 +155,25 @@ def test_the_timeline_is_really_drawn(browser: Browser, site: Site) -> None:
         assert "GPU activity between" in name
 
 
+def test_saves_made_elsewhere_are_marked_and_drawn(browser: Browser, site: Site) -> None:
+    """Their table stands apart behind a line of its own; their bands are dashed otherwise, and in the words."""
+    with looking(browser, site, SCENES["both"]()) as page:
+        table = page.get_by_role("table", name="Latest saves made elsewhere").first
+        assert table.get_by_role("row").count() == 6  # headings and five saves
+        assert table.get_by_role("columnheader", name="Bubble here").count() == 1
+        lines = [
+            page.locator(f"#directory-0 {place}").first.evaluate(f"e => getComputedStyle(e).{style}")
+            for place, style in (
+                ("div.elsewhere", "borderLeftStyle"),
+                ("#timeline-0-2 .save:not(.elsewhere)", "strokeDasharray"),
+                ("#timeline-0-1 .save.elsewhere", "strokeDasharray"),
+            )
+        ]  # fmt: skip
+        assert lines == ["dashed", "3px, 3px", "8px, 4px"]
+        words = page.locator("#timeline-0-1-words").evaluate("e => e.textContent")
+        assert words.startswith("1 finished save, 1 made elsewhere.")
+
+
 def test_broken_sources_come_first(browser: Browser, site: Site) -> None:
     """What needs attention stands above everything else, with a heading."""
     with looking(browser, site, SCENES["broken"]()) as page:

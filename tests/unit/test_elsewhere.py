@@ -58,6 +58,28 @@ def test_a_dip_during_another_hosts_save_is_that_saves_bubble(skew: float) -> No
     assert save.end == pytest.approx(188.0, abs=1.0)
 
 
+def test_the_latest_saves_of_other_hosts_are_kept_with_their_bubble_and_drawn() -> None:
+    """Two saves elsewhere, a dip of 40 and one of 20 s: newest first, none is this host's, both drawn."""
+    server = Server()
+    actions = checkpoint(server, "checkpoint-1", 121.0, 158.0) + checkpoint(
+        server, "checkpoint-2", 301.0, 319.0
+    )
+    node = Node(server, actions, gpus((120.0, 160.0), (300.0, 320.0))).run(415.0)
+    (entry,) = node.ledger.snapshot(415.0, timelines=True).directories
+    costs = [known.bubble.seconds for known in entry.recent_remote if known.bubble is not None]
+
+    assert (entry.recent, [known.save.step for known in entry.recent_remote]) == ((), [2, 1])
+    assert costs == pytest.approx([20.0, 40.0], rel=0.05)
+    assert [
+        (w.start <= s and e <= w.end)
+        for w, (s, e) in zip(entry.timeline, ((121.0, 158.0), (301.0, 319.0)), strict=True)
+    ] == [True, True]
+    for window in entry.timeline:
+        known = [value for value in window.activities if value is not None]
+        assert min(known) < 0.1 < 0.9 < max(known)
+        assert max(window.write_rates) == 0
+
+
 def test_clocks_that_agree_give_exact_times() -> None:
     """With a file server that keeps this node's time, start and end are those of the files."""
     server = Server()

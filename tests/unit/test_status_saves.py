@@ -103,6 +103,56 @@ def test_a_save_that_was_moved_in_has_no_start() -> None:
     assert row[:3] == ["unknown", "unknown", "unknown"]
 
 
+ELSEWHERE = ["Step", "Started, UTC", "Ended, UTC", "Bubble here", "Result"]
+REMOTE_SAVE = replace(
+    LAST_SAVE, path="/data/llama/checkpoint-300", step=300, start=800.0, end=879.0, bytes=0, files=0,
+    duration_seconds=None, active_seconds=None, average_bandwidth=None, sustained_bandwidth=None,
+    peak_bandwidth=None, elsewhere=True,
+)  # fmt: skip
+
+
+def waiting(*remote: RecentSave, **more: object) -> DirectorySnapshot:
+    """Make a directory that only other hosts write."""
+    counts = {"complete": len(remote), "incomplete": 0, "aborted": 0}
+    last = remote[0].save
+    return replace(
+        empty_directory("llama"), recent_remote=remote, last_remote_save=last, remote_saves=counts, **more
+    )
+
+
+def test_a_save_made_elsewhere_is_marked_as_that() -> None:
+    """It stands in a table of its own with its bubble on this node's GPUs, and with no size or bandwidth."""
+    bubble = replace(LAST_BUBBLE, save_path=REMOTE_SAVE.path, save_end=879.0, elsewhere=True)
+    parsed = shown(waiting(RecentSave(REMOTE_SAVE, bubble)))
+    text = " ".join(parsed.text)
+
+    assert HEADINGS not in parsed.rows
+    (row,) = (row for row in parsed.rows if len(row) == len(ELSEWHERE) and row[0] == "300")
+    # 1000 is 02:50:00: 200 and 121 s before it.
+    assert row == ["300", "2025-11-30 02:46:40", "2025-11-30 02:47:59", "15.0 s", "complete"]
+    assert "Latest saves made elsewhere" in text
+    assert "Their bubble is what the GPUs of this node lost to them." in text
+    assert "No save of this host has ended since the exporter started." in text
+    assert "Last save made elsewhere 2 min 1 s ago step 300, bubble here 15.0 s" in text
+    assert ["Made elsewhere, complete", "1"] in parsed.rows
+    assert ["Saves complete", "0"] in parsed.rows
+
+
+def test_own_saves_and_those_made_elsewhere_stay_apart() -> None:
+    """Each is in its own table alone; what is not known of a bubble elsewhere is said as of any other."""
+    skipped = Bubble("llama", REMOTE_SAVE.path, 879.0, skipped="no_baseline", elsewhere=True)
+    remote = (RecentSave(REMOTE_SAVE, skipped), *(RecentSave(replace(REMOTE_SAVE, step=n)) for n in range(7)))
+    both = waiting(*remote, recent=(RecentSave(LAST_SAVE, LAST_BUBBLE),), last_save=LAST_SAVE)
+    parsed = shown(both)
+
+    assert row_of(parsed, "200")[7] == "15.0 s"
+    elsewhere = {row[0]: row[3] for row in parsed.rows if len(row) == len(ELSEWHERE) and row != ELSEWHERE}
+    assert set(elsewhere) == {"300", *map(str, range(7))}
+    assert elsewhere["300"] == "unknown (no steady training before the save)"
+    assert "2 earlier saves made elsewhere" in parsed.text
+    assert "made elsewhere" not in " ".join(shown(llama(RecentSave(LAST_SAVE))).text)
+
+
 def test_older_saves_are_a_click_away() -> None:
     """Six saves are shown, the others stand in a table of their own that can be opened."""
     saves = [RecentSave(replace(LAST_SAVE, step=step, end=900.0 - step)) for step in range(20)]

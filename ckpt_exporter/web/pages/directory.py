@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ckpt_exporter.web.pages.drawing import timeline_figure
 from ckpt_exporter.web.pages.expected import Expected, expected_of
@@ -24,13 +24,20 @@ from ckpt_exporter.web.pages.markup import (
     escaped,
     facts_table,
     foreign,
-    grid_table,
-    paragraph,
+)
+from ckpt_exporter.web.pages.saves import (
+    ago,
+    elsewhere_figure,
+    elsewhere_totals,
+    may_still_come,
+    plural,
+    recent_saves,
+    saves_elsewhere,
+    step_words,
 )
 from ckpt_exporter.web.pages.units import (
     SHOWN_OPEN_SAVES,
     UNKNOWN,
-    age_text,
     bandwidth_text,
     clock_text,
     count_text,
@@ -41,7 +48,6 @@ from ckpt_exporter.web.pages.units import (
     size_text,
     time_text,
 )
-from ckpt_exporter.words import reason_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +56,6 @@ if TYPE_CHECKING:
         DirectorySnapshot,
         Load,
         OpenSave,
-        RecentSave,
         Save,
         Snapshot,
         StorageStatus,
@@ -59,13 +64,6 @@ if TYPE_CHECKING:
     )
 
 _Rows = list[tuple[str, str]]
-
-SHOWN_SAVES: Final = 6
-# A dip may last a while after its save, and its figure comes when it is over.
-JUDGED_SECONDS: Final = 120.0
-_COLUMNS: Final = (
-    "Step", "Started, UTC", "Duration", "Size", "Average", "Sustained", "Peak", "Bubble", "Result",
-)  # fmt: skip
 
 
 def directory_section(index: int, entry: DirectorySnapshot, snapshot: Snapshot) -> str:
@@ -77,7 +75,8 @@ def directory_section(index: int, entry: DirectorySnapshot, snapshot: Snapshot) 
         *(_open_save(save, entry, snapshot) for save in entry.open_saves[:SHOWN_OPEN_SAVES]),
         _not_shown(len(entry.open_saves) - SHOWN_OPEN_SAVES),
         timeline_figure(index, entry, snapshot, simulated=simulated),
-        _recent(index, entry, snapshot),
+        recent_saves(index, entry, snapshot),
+        saves_elsewhere(index, entry, snapshot),
         _more(index, entry, watch, snapshot),
     ]
     return (
@@ -109,7 +108,7 @@ def _figures(entry: DirectorySnapshot, snapshot: Snapshot) -> str:
     save = entry.last_save
     if save is not None:
         figures += [
-            ("Last complete save", f"{ago(snapshot, save.end)}", _step_words(save.step)),
+            ("Last complete save", f"{ago(snapshot, save.end)}", step_words(save.step)),
             ("Its duration", duration_text(save.duration_seconds), _size_of(save)),
             (
                 "Sustained bandwidth",
@@ -118,6 +117,7 @@ def _figures(entry: DirectorySnapshot, snapshot: Snapshot) -> str:
             ),
             _bubble_figure(entry, snapshot),
         ]
+    figures += elsewhere_figure(entry, snapshot)
     figures.append(_saves_figure(entry))
     items = "".join(
         f'<div><dt>{escaped(name)}</dt><dd class="value">{escaped(value)}</dd>'
@@ -146,7 +146,7 @@ def _share_figure(entry: DirectorySnapshot, snapshot: Snapshot) -> tuple[str, st
 
 def _bubble_figure(entry: DirectorySnapshot, snapshot: Snapshot) -> tuple[str, str, str]:
     name, bubble, save = "Its bubble", entry.last_bubble, entry.last_save
-    if bubble is None and save is not None and _may_still_come(save, snapshot):
+    if bubble is None and save is not None and may_still_come(save, snapshot):
         return name, "not known yet", "comes when its dip is over"
     if bubble is None or bubble.seconds is None:
         return name, UNKNOWN, bubble_text(bubble).removeprefix(UNKNOWN).strip(" ()")
@@ -163,20 +163,6 @@ def _size_of(save: Save) -> str:
     return f"{size_text(save.bytes)} in {plural(save.files, 'file')}"
 
 
-def ago(snapshot: Snapshot, t: float) -> str:
-    """Return how long before the snapshot a moment was."""
-    return f"{age_text(max(0.0, snapshot.t - t))} ago"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun."""
-    return f"{count_text(count)} {noun}" if count == 1 else f"{count_text(count)} {noun}s"
-
-
-def _step_words(step: int | None) -> str:
-    return "step unknown" if step is None else f"step {step}"
-
-
 # --- open saves -----------------------------------------------------------------------------------------
 
 
@@ -189,7 +175,7 @@ def _open_save(save: OpenSave, entry: DirectorySnapshot, snapshot: Snapshot) -> 
     body = f"<p>{escaped(_written(save, expected))}</p><p>{escaped(details)}</p>"
     kind = "save-open stalled" if save.stalled else "save-open"
     return (
-        f'<div class="{kind}"><h3>{escaped(_step_words(save.step).capitalize())}{state}</h3>'
+        f'<div class="{kind}"><h3>{escaped(step_words(save.step).capitalize())}{state}</h3>'
         f"{_progress(save, expected)}<p>{_when(save, expected, snapshot)}</p>{body}"
         f'<p class="path">{foreign(save.path)}</p></div>'
     )
@@ -226,59 +212,6 @@ def _when(save: OpenSave, expected: Expected | None, snapshot: Snapshot) -> Html
         soon = duration_text(left) if left >= 1 else "less than a second"
         return Html(f"{begun}, expected to end in <strong>{soon}</strong> {at}, {why}")
     return Html(f"{begun}, <strong>{duration_text(-left)} longer</strong> than expected, {why}")
-
-
-# --- finished saves -------------------------------------------------------------------------------------
-
-
-def _recent(index: int, entry: DirectorySnapshot, snapshot: Snapshot) -> str:
-    if not entry.recent:
-        return paragraph("No save has ended since the exporter started.")
-    caption = "Latest saves (simulated GPUs)" if any_simulated(snapshot) else "Latest saves"
-    rows = [_recent_row(recent, snapshot) for recent in entry.recent]
-    shown = grid_table(caption, _COLUMNS, rows[:SHOWN_SAVES])
-    if len(rows) <= SHOWN_SAVES:
-        return shown
-    older = grid_table(caption.replace("Latest", "Earlier"), _COLUMNS, rows[SHOWN_SAVES:])
-    summary = plural(len(rows) - SHOWN_SAVES, "earlier save")
-    return f'{shown}<details id="directory-{index}-earlier"><summary>{summary}</summary>{older}</details>'
-
-
-def _recent_row(recent: RecentSave, snapshot: Snapshot) -> list[str]:
-    save = recent.save
-    return [
-        UNKNOWN if save.step is None else str(save.step),
-        # Of a save that was moved in, nobody knows when it was begun.
-        UNKNOWN if save.duration_seconds is None else _when_started(save, snapshot),
-        duration_text(save.duration_seconds),
-        size_text(save.bytes),
-        bandwidth_text(save.average_bandwidth),
-        bandwidth_text(save.sustained_bandwidth),
-        bandwidth_text(save.peak_bandwidth),
-        _bubble_cell(recent, snapshot),
-        _result(save),
-    ]
-
-
-def _bubble_cell(recent: RecentSave, snapshot: Snapshot) -> str:
-    if recent.bubble is None and _may_still_come(recent.save, snapshot):
-        return "not known yet"
-    return bubble_text(recent.bubble)
-
-
-def _may_still_come(save: Save, snapshot: Snapshot) -> bool:
-    return snapshot.gpu_backend is not None and snapshot.t - save.end <= JUDGED_SECONDS
-
-
-def _when_started(save: Save, snapshot: Snapshot) -> str:
-    return time_text(save.start + snapshot.unix_minus_t).removesuffix(" UTC")
-
-
-def _result(save: Save) -> Html:
-    if save.result == "complete":
-        return badge("good", "complete")
-    reason = f" {escaped(reason_text(save.reason))}" if save.reason else ""
-    return Html(f'<span class="words">{badge("bad", save.result)}{reason}</span>')
 
 
 # --- more -----------------------------------------------------------------------------------------------
@@ -330,6 +263,7 @@ def _last_load_row(load: Load, snapshot: Snapshot) -> tuple[str, str]:
 def _total_rows(entry: DirectorySnapshot, snapshot: Snapshot) -> _Rows:
     return [
         *((f"Saves {result}", count_text(count)) for result, count in entry.saves.items()),
+        *elsewhere_totals(entry),
         ("Saved", f"{size_text(entry.save_bytes)} in {plural(entry.save_files, 'file')}"),
         ("Seen written", f"{size_text(entry.written_bytes)} in {duration_text(entry.write_active_seconds)}"),
         ("Retained now", _retained_text(entry)),
@@ -399,8 +333,11 @@ def spoken(entries: Sequence[DirectorySnapshot]) -> str:
     for entry in entries:
         for save in entry.open_saves[:SHOWN_OPEN_SAVES]:
             doing = "stalled" if save.stalled else "is being written"
-            parts.append(f"{entry.name[:40]}: {_step_words(save.step)} {doing}.")
+            parts.append(f"{entry.name[:40]}: {step_words(save.step)} {doing}.")
         if not entry.open_saves and entry.recent:
             newest = entry.recent[0].save
-            parts.append(f"{entry.name[:40]}: {_step_words(newest.step)} {newest.result}.")
+            parts.append(f"{entry.name[:40]}: {step_words(newest.step)} {newest.result}.")
+        if entry.recent_remote:
+            newest = entry.recent_remote[0].save
+            parts.append(f"{entry.name[:40]}: {step_words(newest.step)} {newest.result}, made elsewhere.")
     return " ".join(parts)

@@ -41,9 +41,10 @@ def timeline_figure(index: int, entry: DirectorySnapshot, snapshot: Snapshot, *,
         _window(f"timeline-{index}-{i}", window, entry, snapshot) for i, window in enumerate(windows)
     )
     caption = _caption(windows[-1], simulated=simulated) if activity else "Write rate (GPU activity unknown)"
+    legend = _legend(activity=activity, elsewhere=bool(entry.recent_remote))
     return Html(
         f'<figure class="timeline"><figcaption>{escaped(caption)}, around the latest saves</figcaption>'
-        f'<div class="windows">{drawings}</div>{_legend(activity=activity)}</figure>'
+        f'<div class="windows">{drawings}</div>{legend}</figure>'
     )
 
 
@@ -55,11 +56,14 @@ def _caption(window: TimelineWindow, *, simulated: bool) -> str:
     return f"Activity ({mean}{whose}{window.gpus}{kind} {gpus}) and write rate"
 
 
-def _legend(*, activity: bool) -> str:
+def _legend(*, activity: bool, elsewhere: bool) -> str:
     entries = [
         ("rate", '<rect class="rate" x="1" y="3" width="24" height="9"/>', "write rate"),
         ("save", '<rect class="save" x="1" y="1" width="24" height="12"/>', "save, with its step"),
     ]
+    if elsewhere:
+        band = '<rect class="save elsewhere" x="1" y="1" width="24" height="12"/>'
+        entries.append(("elsewhere", band, "save made elsewhere"))
     if activity:
         line = '<path class="activity" d="M1 4H9V11H17V4H25"/>'
         entries.insert(0, ("activity", line, "GPU activity"))
@@ -72,7 +76,7 @@ def _legend(*, activity: bool) -> str:
 
 
 def _window(name: str, window: TimelineWindow, entry: DirectorySnapshot, snapshot: Snapshot) -> str:
-    saves = [recent for recent in entry.recent if _meets(window, recent.save.start, recent.save.end)]
+    saves = [recent for recent in entry.all_recent if _meets(window, recent.save.start, recent.save.end)]
     top = max(window.write_rates, default=0.0)
     parts = [
         *_bands(window, entry, saves),
@@ -107,7 +111,9 @@ def _words(window: TimelineWindow, saves: Sequence[RecentSave], snapshot: Snapsh
     """Return the drawing's title and what it shows, in words."""
     first, last = (clock_text(t + snapshot.unix_minus_t) for t in (window.start, window.end))
     known = [value for value in window.activities if value is not None]
-    words = f"{len(saves)} finished {'save' if len(saves) == 1 else 'saves'}. "
+    elsewhere = sum(recent.save.elsewhere for recent in saves)
+    made = f", {elsewhere} made elsewhere" if elsewhere else ""
+    words = f"{len(saves)} finished {'save' if len(saves) == 1 else 'saves'}{made}. "
     if known:
         words += f"GPU activity between {ratio_text(min(known))} and {ratio_text(max(known))}. "
     else:
@@ -119,16 +125,19 @@ def _bands(window: TimelineWindow, entry: DirectorySnapshot, saves: Sequence[Rec
     """Draw finished and open saves as bands, with their steps where there is room; newest first."""
     spans = [
         # Of a save whose files are all closed, the end may be known already.
-        (save.start, window.end if save.open_files else save.last_byte, save.step, "open")
+        (save.start, window.end if save.open_files else save.last_byte, save.step, "open", "")
         for save in entry.open_saves[:SHOWN_OPEN_SAVES]
     ]
-    spans += [(r.save.start, r.save.end, r.save.step, r.save.result) for r in saves]
+    spans += [
+        (r.save.start, r.save.end, r.save.step, r.save.result, " elsewhere" if r.save.elsewhere else "")
+        for r in saves
+    ]
     labels = _Labels()
-    for start, end, step, result in spans:
+    for start, end, step, result, where in spans:
         if not _meets(window, start, end):
             continue
         left, right = _share(window, start), _share(window, end)
-        band = "save" if result in ("complete", "open") else "save failed"
+        band = f"save{where}" if result in ("complete", "open") else f"save{where} failed"
         yield (
             f'<rect class="{band}" x="{_percent(left)}" y="{_ACTIVITY_TOP}" '
             f'width="{_percent(max(right - left, 0.002))}" height="{_BOTTOM - _ACTIVITY_TOP}"/>'

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from ckpt_exporter import __version__
-from ckpt_exporter.web.pages.directory import ago, directory_section, now_badge, spoken
+from ckpt_exporter.web.pages.directory import directory_section, now_badge, spoken
 from ckpt_exporter.web.pages.gpus import any_simulated, gpus_section
 from ckpt_exporter.web.pages.health import problems_of, problems_section, sources_section, watch_badge
 from ckpt_exporter.web.pages.markup import SHAPES, Html, escaped, foreign, grid_table
 from ckpt_exporter.web.pages.policy import LOOK
+from ckpt_exporter.web.pages.saves import ago
 from ckpt_exporter.web.pages.script import SCRIPT
 from ckpt_exporter.web.pages.style import STYLE
 from ckpt_exporter.web.pages.units import (
@@ -139,7 +140,9 @@ def _overview_row(
     state = [name, watch_badge(watch), now_badge(entry.open_saves)]
     saves = count_text(sum(entry.saves.values()))
     if save is None:
-        return [*state, "none seen yet", "", "", "", saves]
+        elsewhere = entry.last_remote_save
+        seen = "none seen yet" if elsewhere is None else f"{ago(snapshot, elsewhere.end)}, elsewhere"
+        return [*state, seen, "", "", "", saves]
     return [
         *state,
         ago(snapshot, save.end),

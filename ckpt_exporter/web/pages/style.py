@@ -51,7 +51,8 @@ section.simulation { padding-block: .6rem; border-left: .35rem dashed var(--warn
 .path { flex-basis: 100%; color: var(--soft); overflow-wrap: anywhere;
   font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .87em; }
 .note { color: var(--soft); }
-section > .note, section > details, figure, .save-open { margin: .85rem 0 0; }
+div.elsewhere { margin: .85rem 0 0; padding-left: .9rem; border-left: .35rem dashed var(--plain); }
+section > .note, section > details, .elsewhere > details, figure, .save-open { margin: .85rem 0 0; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr));
   gap: .75rem 1.25rem; margin: .85rem 0 0; }
 .figures > div { display: flex; flex-direction: column; min-width: 0; overflow-wrap: anywhere; }
@@ -77,6 +78,7 @@ svg .last { text-anchor: end; }
 svg .scale { text-anchor: end; }
 svg .axis { stroke: var(--line); }
 svg .save { fill: var(--save); fill-opacity: .14; stroke: var(--save); stroke-dasharray: 3 3; }
+svg .elsewhere { fill-opacity: .05; stroke-dasharray: 8 4; }
 svg .failed { stroke: var(--bad); fill: var(--bad); stroke-dasharray: 1 3; }
 svg .activity { fill: none; stroke: var(--activity); stroke-width: 1.75; vector-effect: non-scaling-stroke; }
 svg .activity-area { fill: var(--activity); fill-opacity: .1; }
