@@ -156,7 +156,7 @@ def test_the_timeline_is_really_drawn(browser: Browser, site: Site) -> None:
 
 
 def test_saves_made_elsewhere_are_marked_and_drawn(browser: Browser, site: Site) -> None:
-    """Their table stands apart behind a line of its own; their bands are dashed otherwise, and in the words."""
+    """Their table stands apart behind a line of its own; their bands are dashed otherwise and told of."""
     with looking(browser, site, SCENES["both"]()) as page:
         table = page.get_by_role("table", name="Latest saves made elsewhere").first
         assert table.get_by_role("row").count() == 6  # headings and five saves

@@ -51,6 +51,7 @@ section.simulation { padding-block: .6rem; border-left: .35rem dashed var(--warn
 .path { flex-basis: 100%; color: var(--soft); overflow-wrap: anywhere;
   font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .87em; }
 .note { color: var(--soft); }
+.elsewhere > .note { margin-top: .4rem; }
 div.elsewhere { margin: .85rem 0 0; padding-left: .9rem; border-left: .35rem dashed var(--plain); }
 section > .note, section > details, .elsewhere > details, figure, .save-open { margin: .85rem 0 0; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr));
