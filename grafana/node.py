@@ -300,13 +300,15 @@ def _driver() -> timeseries.Panel:
 
 def _watches() -> table.Panel:
     by = "instance, dir"
+    followed = {"0": ("whole", "green"), "1": ("in part: too many", "red")}
     limited = {"0": ("no", "green"), "1": ("limit reached", "red")}
     watched = {"0": ("not watched", "red"), "1": ("watched", "green")}
     return table_panel(
         Frame(
             "Watches",
             "inotify sees changes at once; poll finds them by looking. Covered below 100 %: a kernel limit "
-            "leaves the rest to polling, and the log names the sysctl.",
+            "leaves the rest to polling, and the log names the sysctl. Followed in part: saves in the "
+            "directories beyond a million are not seen.",
             24,
             6,
             runbook="ckptwatchdown",
@@ -316,6 +318,7 @@ def _watches() -> table.Panel:
             Query(f"max by ({by}) ({dirs('ckpt_watched_directories')})"),
             Query(f"max by ({by}) ({dirs('ckpt_watch_coverage_ratio')})"),
             Query(f"max by ({by}) ({dirs('ckpt_watch_limit_reached')})"),
+            Query(f"max by ({by}) ({dirs('ckpt_watch_truncated')})"),
         ],
         [
             Column("dir", "Directory"),
@@ -324,6 +327,7 @@ def _watches() -> table.Panel:
             Column("Value #B", "Directories watched", COUNT),
             Column("Value #C", "Covered by inotify", SHARE),
             Column("Value #D", "Limited", mappings=limited),
+            Column("Value #E", "Followed", mappings=followed),
         ],
     )
 
