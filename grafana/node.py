@@ -62,7 +62,7 @@ def node_dashboard() -> dict[str, Any]:
     watch = Row("Watching", [_watches(), _events(), _mishaps(), skipped_panel(8), _files()])
     return assemble(
         outline,
-        [*_headline(), *gpus, *losses, _states(), activity_sources_table(24), measuring_panel()],
+        [*_headline(), *gpus, *losses, _states(), activity_sources_table(24, 10), measuring_panel()],
         [cost, watch],
     )
 

@@ -220,7 +220,7 @@ def durations_panel(width: int) -> timeseries.Panel:
     )
 
 
-def activity_sources_table(width: int) -> table.Panel:
+def activity_sources_table(width: int, height: int = 8) -> table.Panel:
     """List what the activity of each GPU of one node is read from."""
     return table_panel(
         Frame(
@@ -229,7 +229,7 @@ def activity_sources_table(width: int) -> table.Panel:
             "collective looks busy, so most of a bubble is missed. A GPU without a source has not yet shown "
             "a steady state.",
             width,
-            8,
+            height,
             runbook="ckptbubblelowquality",
         ),
         [

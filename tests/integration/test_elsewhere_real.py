@@ -131,6 +131,7 @@ def test_a_save_behind_the_mount_is_another_hosts_and_its_dip_is_charged_here(sh
         bubble = {"name": "ckpt_bubble_seconds_count", "dir": "d"}
         wait_until(lambda: waits.scrape().value(**bubble) == 1, 40, what="bubble")
         here, there = waits.scrape(), writes.scrape()
+        pages = [get(f"http://{daemon.exporter.address}/") for daemon in (waits, writes)]
     uuid = waits.exporter.snapshot().gpus[0].info.uuid
     assert here.value("ckpt_gpu_bubble_seconds_total", dir="d", gpu="0", uuid=uuid) == pytest.approx(
         lost, rel=0.03
@@ -143,6 +144,9 @@ def test_a_save_behind_the_mount_is_another_hosts_and_its_dip_is_charged_here(sh
         assert scrape.value("ckpt_saves_total", dir="d", result="complete") == count
         assert scrape.value("ckpt_save_bytes_total", dir="d") == size
     assert there.get("ckpt_remote_saves_total", dir="d", result="complete") is None
+    # The page of the node that waits shows and draws it as made elsewhere, that of the writer does not.
+    assert ["Latest saves made elsewhere" in page for page in pages] == [True, False]
+    assert [page.count('<rect class="save elsewhere"') > 1 for page in pages] == [True, False]
 
 
 def test_a_mount_that_hangs_holds_up_its_own_looks_alone(

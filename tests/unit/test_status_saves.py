@@ -133,7 +133,7 @@ def test_a_save_made_elsewhere_is_marked_as_that() -> None:
     assert "Latest saves made elsewhere" in text
     assert "Their bubble is what the GPUs of this node lost to them." in text
     assert "No save of this host has ended since the exporter started." in text
-    assert "Last save made elsewhere 2 min 1 s ago step 300, bubble here 15.0 s" in text
+    assert "Last save elsewhere 2 min 1 s ago step 300, bubble here 15.0 s" in text
     assert ["Made elsewhere, complete", "1"] in parsed.rows
     assert ["Saves complete", "0"] in parsed.rows
 

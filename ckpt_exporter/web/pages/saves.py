@@ -123,7 +123,7 @@ def elsewhere_figure(entry: DirectorySnapshot, snapshot: Snapshot) -> Iterator[t
     if save is not None:
         recent = next((known for known in entry.recent_remote if known.save == save), None)
         told = f", bubble here {_bubble_cell(recent, snapshot)}" if recent is not None else ""
-        yield "Last save made elsewhere", ago(snapshot, save.end), f"{step_words(save.step)}{told}"
+        yield "Last save elsewhere", ago(snapshot, save.end), f"{step_words(save.step)}{told}"
 
 
 def elsewhere_totals(entry: DirectorySnapshot) -> Iterator[tuple[str, str]]:
