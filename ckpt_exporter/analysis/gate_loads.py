@@ -80,7 +80,8 @@ def _bandwidth(loads: LoadComparison | None, limit: float) -> Check:
 def _speedup(loads: LoadComparison | None, limit: float) -> Check:
     """Judge by durations where loads of both arms are of one size, else by bandwidths."""
     threshold = f"at least {factor_text(limit)} as fast"
-    by_duration = loads is None or loads.like_sized
+    some = loads is not None and loads.duration.gain is not None
+    by_duration = loads is None or loads.like_sized or not some
     name = f"load {'duration' if by_duration else 'bandwidth'} against the baseline"
     quantity = None if loads is None else loads.duration if by_duration else loads.bandwidth
     if loads is None or quantity is None or quantity.gain is None:
