@@ -139,11 +139,8 @@ class Renames:
             return
         if st is not None and not stat.S_ISREG(st.st_mode):
             return
-        if st is not None and not departure.stale:
-            # A closed file is known as it is now: its size at the close could not be asked once its name
-            # had changed, and a comparison with the disk would take the difference for another write.
-            known = departure.known if departure.file is not None else None
-            self._tree.remember(node, name, known or known_of(st))
+        if not departure.stale:
+            self._remember_renamed(departure, place, st)
         if departure.stale and st is not None:
             self._trees.report(node, name, st, "found")
             return
@@ -156,6 +153,18 @@ class Renames:
             self._active.put(departure.file, path, st)
             self._trees.disarm(node, t)
         self._entry.file("moved", departure.path, t, st, to=path)
+
+    def _remember_renamed(
+        self, departure: Departure, place: tuple[Node, str], st: os.stat_result | None
+    ) -> None:
+        """Know the file under its new name, even if that is gone, too: the event that says so may be lost."""
+        known = departure.known
+        if st is not None and (departure.file is None or known is None):
+            # A closed file is known as it is now: its size at the close could not be asked once its name
+            # had changed, and a comparison with the disk would take the difference for another write.
+            known = known_of(st)
+        if known is not None:
+            self._tree.remember(*place, known)
 
     def _from_outside(self, node: Node, name: str, path: str, t: float, st: os.stat_result) -> None:
         if stat.S_ISLNK(st.st_mode):
