@@ -61,6 +61,8 @@ class Changes:
         self.hints: dict[str, OpenHint] = {}
         # While the tree is listed for the first time, a file may be created behind the lister's back.
         self.starting = False
+        # How long after the watch began its tree had been listed.
+        self.listed_seconds = float("inf")
 
     # --- dispatch ---------------------------------------------------------------------------------------
 
@@ -175,8 +177,16 @@ class Changes:
         # Truncating comes before its OPEN, so without a hint nothing of the old content is kept.
         known = node.file(name) if hint is not None else None
         opened_at = hint.t if hint is not None else t
-        cut = hint is None
-        self._trees.opened(path, opened_at, st, (node, name, known), evented=not cut, cut=cut)
+        cut = hint is None and not self._was_open(node, name, st)
+        self._trees.opened(path, opened_at, st, (node, name, known), evented=hint is not None, cut=cut)
+
+    def _was_open(self, node: Node, name: str, st: os.stat_result) -> bool:
+        """Tell whether a write without an OPEN goes on with what was being written when watching began."""
+        known = node.file(name)
+        if known is None or known[2] != st.st_ino or st.st_size < known[0]:
+            return False
+        changed_at = self._entry.monotonic(known[1] / 1e9)
+        return -self._entry.settings.recent_seconds <= changed_at - self._entry.began <= self.listed_seconds
 
     def _opened(self, node: Node, name: str, path: str, t: float) -> None:
         if path in self._active.by_path or _UNNAMED.fullmatch(name):
@@ -238,7 +248,7 @@ class Changes:
     def _remember_unsized(self, node: Node, name: str) -> None:
         if len(self.renames.unsized) >= self._entry.settings.max_hints:
             self.renames.unsized.clear()
-        self.renames.unsized[node, name] = None
+        self.renames.unsized[node, name] = True
 
     def _unannounced(
         self, node: Node, name: str, path: str, t: float, st: os.stat_result | None

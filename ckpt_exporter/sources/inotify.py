@@ -294,6 +294,7 @@ class InotifyEngine:
     def _scan_done(self, reason: str) -> None:
         if reason == "start":
             self._changes.starting = any(left == "start" for _, left in self._scans)
+            self._changes.listed_seconds = self._entry.clock() - self._entry.began
         if reason not in ("", "periodic"):
             self._entry.shared.counts.rescan(reason)
             self._entry.change("rescan", reason)

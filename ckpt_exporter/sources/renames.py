@@ -68,7 +68,7 @@ class Renames:
         self.unseen: dict[str, float] = {}
         # Files whose directory had been renamed when their CLOSE_WRITE was read, so that their size could not
         # be asked: it can be as soon as the rename has been read.
-        self.unsized: dict[tuple[Node, str], None] = {}
+        self.unsized: dict[tuple[Node, str], bool] = {}
         # Scans that took longer than a slice; the engine finishes them.
         self.unfinished: list[Iterator[None]] = []
 
@@ -97,7 +97,11 @@ class Renames:
         path = f"{node.path}/{name}"
         departure = self.departures.pop(cookie, None)
         st = lstat(path)
+        told = departure is not None and self.unsized.pop((departure.parent, departure.name), False)
         if departure is not None and self._is_reported(departure, node, name, st):
+            if told:
+                # Both names were told of: without this the old one would be a file that stays for ever.
+                self._entry.file("moved", departure.path, t, st, to=path)
             return
         self._displace_file(node, name, path, t)
         hidden = self._entry.hidden(node.root.name, path)

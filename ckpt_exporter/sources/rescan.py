@@ -321,7 +321,8 @@ class TreeWatch(Watches):
             self._entry.file("link", path, t, st, found=True)
             return
         if initial:
-            self._entry.file("create", path, t, st, found=True, initial=True, started=birth)
+            local = not self.remote
+            self._entry.file("create", path, t, st, found=True, local=local, initial=True, started=birth)
         elif meaning == "found":
             self._entry.file("create", path, t, st, found=True, local=not self.remote, started=birth)
         elif meaning == "moved":

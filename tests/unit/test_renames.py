@@ -11,15 +11,15 @@ from ckpt_exporter.sources.renames import Renames
 
 
 class Place:
-    """A directory of the tree that knows no file."""
+    """A directory of the tree, and the files known in it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, known: dict[str, Any] | None = None) -> None:
         self.path = str(path)
         self.root = SimpleNamespace(name="d")
+        self.known = known or {}
 
-    @staticmethod
-    def file(_name: str) -> None:
-        return None
+    def file(self, name: str) -> Any:
+        return self.known.get(name)
 
 
 class Active:
@@ -85,3 +85,18 @@ def test_a_file_renamed_to_a_name_that_is_gone_stays_known(tmp_path: Path) -> No
     rename(renames_of(Active({}), known, facts), Place(tmp_path))
     assert known == {"shard": (5, 10, 77)}
     assert [(fact[0], fact[1]) for fact in facts] == [("moved", f"{tmp_path}/shard.tmp")]
+
+
+def test_a_file_told_of_under_both_names_has_been_renamed(tmp_path: Path) -> None:
+    """A look at the old file met the new one already; without the rename the temporary name would stay."""
+    (tmp_path / "shard").write_bytes(b"x")
+    facts, known = list[tuple[Any, ...]](), {"shard": (1, 10, os.lstat(tmp_path / "shard").st_ino)}
+    renames, node = renames_of(Active({}), known, facts), Place(tmp_path, known)
+    renames.unsized[node, "shard.tmp"] = True  # type: ignore[index]
+    rename(renames, node)
+    assert [(fact[0], fact[1], fact[-1]) for fact in facts] == [
+        ("moved", f"{tmp_path}/shard.tmp", {"to": f"{tmp_path}/shard"})
+    ]
+    facts.clear()
+    rename(renames, node)  # a scan told of the file, and of the temporary name nobody
+    assert facts == []
