@@ -114,6 +114,7 @@ class Changes:
         self.hints.pop(path, None)
         self._active.drop(path)
         self._tree.forget(node, name)
+        self.renames.unsized.pop((node, name), None)
         if self.renames.unseen.pop(path, None) is None:
             self._entry.file("deleted", path, t)
 
@@ -248,7 +249,7 @@ class Changes:
     def _remember_unsized(self, node: Node, name: str) -> None:
         if len(self.renames.unsized) >= self._entry.settings.max_hints:
             self.renames.unsized.clear()
-        self.renames.unsized[node, name] = True
+        self.renames.unsized[node, name] = None
 
     def _unannounced(
         self, node: Node, name: str, path: str, t: float, st: os.stat_result | None

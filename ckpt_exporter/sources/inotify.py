@@ -295,6 +295,8 @@ class InotifyEngine:
         if reason == "start":
             self._changes.starting = any(left == "start" for _, left in self._scans)
             self._changes.listed_seconds = self._entry.clock() - self._entry.began
+        if reason == "overflow":
+            self._changes.renames.forget_gone()
         if reason not in ("", "periodic"):
             self._entry.shared.counts.rescan(reason)
             self._entry.change("rescan", reason)

@@ -37,6 +37,7 @@ class Departure:
     file: ActiveFile | None = None
     unseen_t: float | None = None  # created then, and gone from its name before anyone could look
     is_dir: bool = False
+    told: bool = False  # of its name, with a size that could not be asked
     stale: bool = False  # its name belongs to something newer already
     aside: bool = False  # its open files are kept apart from those of what replaced it
 
@@ -68,7 +69,7 @@ class Renames:
         self.unseen: dict[str, float] = {}
         # Files whose directory had been renamed when their CLOSE_WRITE was read, so that their size could not
         # be asked: it can be as soon as the rename has been read.
-        self.unsized: dict[tuple[Node, str], bool] = {}
+        self.unsized: dict[tuple[Node, str], None] = {}
         # Scans that took longer than a slice; the engine finishes them.
         self.unfinished: list[Iterator[None]] = []
 
@@ -86,6 +87,8 @@ class Renames:
             if not departure.stale:
                 departure.file = self._active.drop(path)
                 departure.known = self._tree.forget(node, name)
+        departure.told = (node, name) in self.unsized
+        self.unsized.pop((node, name), None)
         departure.t = t
         self.departures[cookie] = departure
         key = self._key_of(departure)
@@ -97,9 +100,8 @@ class Renames:
         path = f"{node.path}/{name}"
         departure = self.departures.pop(cookie, None)
         st = lstat(path)
-        told = departure is not None and self.unsized.pop((departure.parent, departure.name), False)
         if departure is not None and self._is_reported(departure, node, name, st):
-            if told:
+            if departure.told:
                 # Both names were told of: without this the old one would be a file that stays for ever.
                 self._entry.file("moved", departure.path, t, st, to=path)
             return
@@ -169,6 +171,8 @@ class Renames:
             known = known_of(st)
         if known is not None:
             self._tree.remember(*place, known)
+        elif departure.told:
+            self.unsized[place] = None
 
     def _from_outside(self, node: Node, name: str, path: str, t: float, st: os.stat_result) -> None:
         if stat.S_ISLNK(st.st_mode):
@@ -278,6 +282,14 @@ class Renames:
                     method="size",
                 )
             )
+
+    def forget_gone(self) -> None:
+        """Report what no comparison can miss: names told of without a size that nothing has taken away."""
+        for node, name in list(self.unsized):
+            path = f"{node.path}/{name}"
+            if lstat(path) is None:
+                del self.unsized[node, name]
+                self._entry.file("deleted", path, self._entry.clock(), found=True)
 
     def _displace_directory(self, node: Node, name: str, path: str, t: float) -> None:
         """Set aside the directory that a rename replaces (an empty one, or one that is exchanged)."""

@@ -44,6 +44,7 @@ def renames_of(active: Active, known: dict[str, Any], facts: list[tuple[Any, ...
         file=lambda *fact, **more: facts.append((*fact, more)),
         shared=SimpleNamespace(inodes=SimpleNamespace(note=lambda *_: None)),
         name="d",
+        clock=lambda: 2.0,
     )
     trees = SimpleNamespace(tree=tree, rejoin=None, disarm=lambda *_: None)
     return Renames(entry, trees, active)  # type: ignore[arg-type]
@@ -92,7 +93,7 @@ def test_a_file_told_of_under_both_names_has_been_renamed(tmp_path: Path) -> Non
     (tmp_path / "shard").write_bytes(b"x")
     facts, known = list[tuple[Any, ...]](), {"shard": (1, 10, os.lstat(tmp_path / "shard").st_ino)}
     renames, node = renames_of(Active({}), known, facts), Place(tmp_path, known)
-    renames.unsized[node, "shard.tmp"] = True  # type: ignore[index]
+    renames.unsized[node, "shard.tmp"] = None  # type: ignore[index]
     rename(renames, node)
     assert [(fact[0], fact[1], fact[-1]) for fact in facts] == [
         ("moved", f"{tmp_path}/shard.tmp", {"to": f"{tmp_path}/shard"})
@@ -100,3 +101,16 @@ def test_a_file_told_of_under_both_names_has_been_renamed(tmp_path: Path) -> Non
     facts.clear()
     rename(renames, node)  # a scan told of the file, and of the temporary name nobody
     assert facts == []
+
+
+def test_a_name_told_of_without_a_size_goes_with_an_overflow(tmp_path: Path) -> None:
+    """What took it away is among the lost events, and no comparison misses a file that nobody looked at."""
+    facts = list[tuple[Any, ...]]()
+    renames, node = renames_of(Active({}), {}, facts), Place(tmp_path)
+    renames.unsized[node, "shard.tmp"] = None  # type: ignore[index]
+    rename(renames, node)  # to a name that is gone, too
+    facts.clear()
+    renames.forget_gone()
+    assert [(fact[0], fact[1]) for fact in facts] == [("deleted", f"{tmp_path}/shard")]
+    renames.forget_gone()
+    assert len(facts) == 1
