@@ -9,19 +9,8 @@ from ckpt_exporter.detect.inventory import Inventory, KnownFile
 from ckpt_exporter.detect.progress import SaveInProgress
 from ckpt_exporter.model import DetectSettings, FileEvent, Progress
 
-# A file that had changed so shortly before it was found at the start may have been open then.
+# A save whose last file was finished so shortly before it was found at the start may have gone on then.
 RECENT_SECONDS = 60.0
-
-
-def goes_on(known: KnownFile | None, event: FileEvent) -> bool:
-    """Tell whether a write goes on with what was being written when watching began.
-
-    What is written anew is cut to nothing first; a scan finds files that changed meanwhile, and who wrote
-    them is not known.
-    """
-    if event.event != "open" or event.found or event.size is None:
-        return False
-    return known is not None and _is_recent(known) and event.size >= known.size
 
 
 def look_at(event: FileEvent) -> Progress:

@@ -13,7 +13,7 @@ from ckpt_exporter.detect.grouping import OpenSaves
 from ckpt_exporter.detect.inventory import Inventory, KnownFile
 from ckpt_exporter.detect.places import NewDirectories, Openings, fixed_prefix, relative_to
 from ckpt_exporter.detect.progress import SaveInProgress, joined_late
-from ckpt_exporter.detect.resume import begin_after_pause, goes_on, look_at, resume
+from ckpt_exporter.detect.resume import begin_after_pause, look_at, resume
 from ckpt_exporter.detect.signs import begin_unfinished, end_unfinished, note_remote_commit, note_sign
 from ckpt_exporter.detect.verdict import EarlierSaves, big_enough, is_due, judge, take_stock
 from ckpt_exporter.model import (
@@ -164,7 +164,7 @@ class SaveDetector:
         elif layouts.is_pointer(path) and not self._holds_data(event, path):
             if event.event == "close_write" or (event.found and not event.initial):
                 note_sign(self._saves, path, event.t)
-        elif event.initial:
+        elif event.initial and event.event != "open":
             self._remember(path, event)
         elif not event.local:
             # Whose it is shows when it is closed. What a scan finds in a directory that was just made here
@@ -205,7 +205,7 @@ class SaveDetector:
         known = self.inventory.get(path)
         if known is not None and event.found and unchanged(event, known):
             return
-        if goes_on(known, event):
+        if event.initial and known is not None:
             self._resume(path, look_at(event), event.t).note_writer(event.pid)
             return
         existing = known.size if known is not None and event.event == "open" else 0

@@ -178,8 +178,10 @@ class Changes:
         # Truncating comes before its OPEN, so without a hint nothing of the old content is kept.
         known = node.file(name) if hint is not None else None
         opened_at = hint.t if hint is not None else t
-        cut = hint is None and not self._was_open(node, name, st)
-        self._trees.opened(path, opened_at, st, (node, name, known), evented=hint is not None, cut=cut)
+        was_open = hint is None and self._was_open(node, name, st)
+        cut = hint is None and not was_open
+        place = (node, name, known)
+        self._trees.opened(path, opened_at, st, place, evented=not cut, cut=cut, initial=was_open)
 
     def _was_open(self, node: Node, name: str, st: os.stat_result) -> bool:
         """Tell whether a write without an OPEN goes on with what was being written when watching began."""

@@ -283,14 +283,15 @@ class TreeWatch(Watches):
         found: bool = False,
         evented: bool = True,
         cut: bool = False,
+        initial: bool = False,
     ) -> None:
         """Report that an existing file is being written, and follow it.
 
         ``place`` is its directory, its name and what was known of it if its content may be kept. ``cut``: it
-        was truncated, however much of the new content is there by now.
+        was truncated, however much of the new content is there by now. ``initial``: it was open before.
         """
         node, name, known = place
-        self._entry.file("open", path, t, st, found=found, size=0 if cut else None)
+        self._entry.file("open", path, t, st, found=found, size=0 if cut else None, initial=initial)
         file = self._active.add(path, t, st, evented=evented)
         if known is not None and 0 < known[0] <= st.st_size:
             file.in_place_size = known[0]

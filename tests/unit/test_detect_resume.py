@@ -30,7 +30,7 @@ def test_going_on_where_other_hosts_write_too() -> None:
     story = Story().at(WATCHING)
     found(story, "checkpoint-3/model.safetensors", 5 * MB, (None, 90.0), local=False)
     found(story, "checkpoint-3/optimizer.pt", 2 * MB, (None, 99.5), local=False)
-    listed(story).at(101).open("checkpoint-3/optimizer.pt", size=3 * MB)
+    listed(story).at(101).open("checkpoint-3/optimizer.pt", size=3 * MB, initial=True)
     story.at(102).progress("checkpoint-3/optimizer.pt", 4 * MB)
     story.at(103).close("checkpoint-3/optimizer.pt", 6 * MB)
     (save,) = commit(story, 104).saves
@@ -102,10 +102,10 @@ def test_a_name_that_every_save_uses() -> None:
 
 
 def test_a_name_that_every_save_uses_written_anew() -> None:
-    """A save that begins after the watch, by cutting the file of the last one, is measured whole."""
+    """A save that begins after the watch, and has got as far as the last one when looked at, is measured."""
     story = Story().at(WATCHING)
     found(story, "last.ckpt", 6 * MB, (-86_400.0, 99.5))
-    listed(story).at(110).open("last.ckpt", size=0).at(113).close("last.ckpt", 6 * MB).at(160)
+    listed(story).at(110).open("last.ckpt", size=6 * MB).at(113).close("last.ckpt", 6 * MB).at(160)
     (save,) = story.saves
 
     assert (save.start, save.duration_seconds, save.bytes, save.notes) == (110, 3, 6 * MB, ())
