@@ -43,7 +43,8 @@ def resume(
     save.bytes_arrived += record.position
     save.notes.add("reconciled")
     if known is not None:
-        _join(saves, inventory, save, settings, _earlier(saves, inventory, save, settings, record))
+        _join(saves, save, settings, _earlier(saves, inventory, save, settings, record))
+        _reopen(inventory, save)
     return save
 
 
@@ -58,7 +59,16 @@ def begin_after_pause(
         return
     earlier = _earlier(saves, inventory, save, settings, record)
     if any(_is_recent(file) for file in earlier.values()):
-        _join(saves, inventory, save, settings, earlier)
+        _join(saves, save, settings, earlier)
+        if "partial" not in save.notes:
+            _reopen(inventory, save)
+
+
+def _reopen(inventory: Inventory, save: SaveInProgress) -> None:
+    """Take back that a checkpoint found on disk is complete: it is being written."""
+    unit = inventory.unit(save.key) if save.named else None
+    if unit is not None:
+        unit.complete = False
 
 
 def _is_recent(known: KnownFile) -> bool:
@@ -87,25 +97,18 @@ def _earlier(
 
 
 def _join(
-    saves: OpenSaves,
-    inventory: Inventory,
-    save: SaveInProgress,
-    settings: DetectSettings,
-    earlier: dict[str, KnownFile],
+    saves: OpenSaves, save: SaveInProgress, settings: DetectSettings, earlier: dict[str, KnownFile]
 ) -> None:
     """Add what was finished before, if this host wrote it.
 
     Where other hosts write, too, whose it is can't be known: then the save is ``partial``, and how long it
     took and how fast it was is not known either.
     """
-    unit = inventory.unit(save.key)
-    if unit is None or not earlier:
-        return
-    unit.complete = False
     if not all(file.local for file in earlier.values()):
         save.notes.add("partial")
         return
-    save.notes.add("reconciled")
+    if earlier:
+        save.notes.add("reconciled")
     for path, file in sorted(earlier.items()):
         _include(saves, save, path, file, settings.quiet_seconds)
 
