@@ -14,8 +14,8 @@ from itertools import count
 
 from ckpt_exporter.ledger import TICK_SECONDS, Ledger
 from ckpt_exporter.model import Bubble, DetectSettings, DirectorySettings, Fact, Save, Stall
-from ckpt_exporter.sources.elsewhere import Budget, Looker
 from ckpt_exporter.sources.freshstat import FileServer, FreshStat, Name
+from ckpt_exporter.sources.looker import Budget, Looker
 from tests.gpu_profiles import Profile, Reader, gpu_set, ticks
 
 UNIX = 1_764_470_400.0

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 from math import inf
 
 from ckpt_exporter.bubble.activity import COARSE_SECONDS, Scale
 from ckpt_exporter.bubble.attribution import SaveSpan
-from ckpt_exporter.bubble.causes import Witness, find_cause
 from ckpt_exporter.bubble.elsewhere import Looks, joined, with_parts
-from ckpt_exporter.bubble.episodes import Episode
 from ckpt_exporter.bubble.gpus import SILENT_SECONDS, Gpu
-from ckpt_exporter.bubble.hosts import HostShare, host_share
 from ckpt_exporter.bubble.judge import Case
 from ckpt_exporter.bubble.runs import Runs
 from ckpt_exporter.bubble.settings import BubbleSettings
-from ckpt_exporter.bubble.spans import clip, total
+from ckpt_exporter.bubble.stalls import Stalls
 from ckpt_exporter.bubble.track import Rows
 from ckpt_exporter.bubble.verdict import RunGpus, judge
 from ckpt_exporter.model import (
@@ -35,8 +31,6 @@ from ckpt_exporter.model import (
 MAX_GPUS = 64
 TRIM_SECONDS = 30.0
 DAY_SECONDS = 86400.0
-# Looks at hosts: one a second and run, slower in a long stretch.
-MAX_LOOKS = 1024
 # Steps leave GPUs without kernels for less than that; a stretch of half an hour needs no more looks.
 LOW_SECONDS = 0.75
 LONGEST_LOOK_SECONDS = 1800.0
@@ -58,14 +52,11 @@ class BubbleDetector:
         self._saves: dict[int, SaveSpan] = {}
         self._open: dict[tuple[str, str], int] = {}
         self._pending: dict[int, Save] = {}
-        self._episodes: list[tuple[str, Episode]] = []
-        # Loads by directory and start: until when they are known to last, and the GPUs of the run there.
-        self._loads: dict[tuple[str, float], tuple[float, frozenset[str] | None]] = {}
         # Saves of other hosts: open ones, parts of saves of this one, and how far looks have told.
         self._open_elsewhere: dict[tuple[str, str], int] = {}
         self._parts: set[int] = set()
         self._elsewhere_looks: dict[str, Looks] = {}
-        self._looks: deque[tuple[HostEvidence, frozenset[str]]] = deque(maxlen=MAX_LOOKS)
+        self._stalls = Stalls(settings, self._gpus, self._runs, self._touching)
         self._low: set[str] = set()
         self._next_key = 0
         self._next_trim = -inf
@@ -77,7 +68,7 @@ class BubbleDetector:
         if isinstance(fact, GpuSample):
             self._on_sample(fact)
         elif isinstance(fact, HostEvidence):
-            self._looks.append((fact, frozenset(self._uuids[g] for g in fact.gpus if g in self._uuids)))
+            self._stalls.note_host(fact, frozenset(self._uuids[g] for g in fact.gpus if g in self._uuids))
         elif isinstance(fact, GpuSet):
             self._on_set(fact)
         else:
@@ -94,7 +85,7 @@ class BubbleDetector:
         else:
             self._low.discard(uuid)
         if ended is not None:
-            self._episodes.append((uuid, ended))
+            self._stalls.note_episode(uuid, ended)
 
     def _add(self, info: GpuInfo) -> Gpu:
         if len(self._gpus) >= MAX_GPUS:
@@ -210,11 +201,14 @@ class BubbleDetector:
             return False
         return (save.directory, save.path) in self._open_elsewhere or looks.may_tell(save.end, now)
 
+    def _unseen_elsewhere(self, t: float, now: float) -> bool:
+        return any(looks.may_tell(t, now) for looks in self._elsewhere_looks.values())
+
     # --- loads ------------------------------------------------------------------------------------------
 
     def load_seen(self, directory: str, start: float, end: float) -> None:
         """Note that a checkpoint was being loaded from ``start`` to ``end``, as far as is known by now."""
-        self._loads[directory, start] = (end, self._runs.latest(directory))
+        self._stalls.note_load(directory, start, end)
 
     def _enter(self, directory: str, path: str, start: float, end: float) -> int:
         self._next_key += 1
@@ -228,7 +222,7 @@ class BubbleDetector:
         """Return the bubbles whose dips are over and the stalls that ended."""
         ready = [key for key in self._pending if self._ready(key, now)]
         out: list[Bubble | Stall] = [self._judge(key, now) for key in ready]
-        out += self._stalls(now)
+        out += self._stalls.judge(now, lambda t: self._unseen_elsewhere(t, now))
         if now >= self._next_trim:
             self._next_trim = now + TRIM_SECONDS
             self._forget(now)
@@ -267,8 +261,8 @@ class BubbleDetector:
         for uuid, gpu in self._gpus.items():
             ended = gpu.stalls.cut()
             if ended is not None:
-                self._episodes.append((uuid, ended))
-        return [*out, *self._stalls(inf)]
+                self._stalls.note_episode(uuid, ended)
+        return [*out, *self._stalls.judge(inf, lambda t: self._unseen_elsewhere(t, inf))]
 
     def statuses(self, now: float) -> tuple[GpuStatus, ...]:
         """Return every GPU as it is now, by index."""
@@ -364,75 +358,6 @@ class BubbleDetector:
         cases = [(gpu, Case(whole, span, self._touching(gpu.info.uuid), now)) for gpu in run.gpus]
         return judge(save, run, cases, self.settings)
 
-    # --- stalls -----------------------------------------------------------------------------------------
-
-    def _stalls(self, now: float) -> list[Stall]:
-        """Give out the stalls that no save can claim any more."""
-        settle = self.settings.reach_before_seconds + 2 * self.settings.sample_seconds
-        ripe = [
-            (uuid, ended)
-            for uuid, ended in self._episodes
-            if now >= ended.end + settle
-            and not any(looks.may_tell(ended.end + settle, now) for looks in self._elsewhere_looks.values())
-        ]
-        self._episodes = [entry for entry in self._episodes if entry not in ripe]
-        out = []
-        for uuid, ended in ripe:
-            gpu = self._gpus.get(uuid)
-            rest = self._unclaimed(gpu, ended) if gpu else None
-            if gpu is None or rest is None or not rest.counts(self.settings):
-                continue
-            ended = rest  # noqa: PLW2901 (what no save claims of it)
-            verdict = find_cause(ended, self._witness(uuid, ended), self.settings)
-            sure = verdict.confidence == "high"
-            gpu.add_stall(verdict.cause, ended.seconds, sure=sure)
-            gpu.charges.add([(ended.start, ended.end)])
-            out.append(
-                Stall(
-                    gpu.info.gpu, ended.start, ended.end, verdict.cause, ended.seconds,
-                    verdict.confidence, verdict.evidence,
-                )
-            )  # fmt: skip
-        return out
-
-    def _witness(self, uuid: str, ended: Episode) -> Witness:
-        """Gather what others than the GPU say of a stretch."""
-        loads = [
-            (total(clip([(start, end)], ended.start, ended.end)) / ended.length, gpus is not None)
-            for (_, start), (end, gpus) in self._loads.items()
-            if gpus is None or uuid in gpus
-        ]
-        loading, known = max(loads, default=(0.0, False))
-        return Witness(self._host_share(uuid, ended), self._straggles(uuid, ended), loading, known)
-
-    def _host_share(self, uuid: str, ended: Episode) -> HostShare | None:
-        """Return what the host showed: of looks at its own run, or of those that know no run."""
-        own = [fact for fact, gpus in self._looks if uuid in gpus]
-        rest = [fact for fact, _ in self._looks if not fact.gpus]
-        return host_share(own, ended.start, ended.end) or host_share(rest, ended.start, ended.end)
-
-    def _straggles(self, uuid: str, ended: Episode) -> bool | None:
-        """Tell whether another GPU of the same run did not wait; None where the run's GPUs are not known."""
-        peers = set(self._runs.peers(uuid)).union(*(gpus for _, gpus in self._looks if uuid in gpus)) - {uuid}
-        told = [self._gpus[peer].waited(ended.start, ended.end) for peer in peers if peer in self._gpus]
-        known = [waited for waited in told if waited is not None]
-        return not all(known) if known else None
-
-    def _unclaimed(self, gpu: Gpu, ended: Episode) -> Episode | None:
-        """Return what of a stretch no save can have caused: all, nothing, or what came long after one."""
-        if total(clip(gpu.charges.spans, ended.start, ended.end)) > ended.length / 2:
-            return None
-        before, after = self.settings.reach_before_seconds, self.settings.reach_after_seconds
-        claims = [
-            save.end
-            for save in self._touching(gpu.info.uuid)
-            if save.start - before <= ended.end and ended.start <= save.end + after
-        ]
-        if not claims:
-            return ended
-        last = max(claims)
-        return ended.since(last) if ended.end - last > self.settings.lookahead_seconds else None
-
     def _forget(self, now: float) -> None:
         """Keep only what a judgement to come may need."""
         settings = self.settings
@@ -446,7 +371,7 @@ class BubbleDetector:
         for gpu in self._gpus.values():
             gpu.track.trim(keep_from)
             gpu.charges.forget(keep_from)
-        self._loads = {load: known for load, known in self._loads.items() if known[0] >= keep_from}
+        self._stalls.forget(keep_from)
         oldest = keep_from - settings.lookahead_seconds
         kept = {*self._open.values(), *self._open_elsewhere.values(), *self._pending}
         self._saves = {

@@ -17,6 +17,7 @@ _MAX_FILE_BYTES: Final = 1024 * 1024
 _MAX_LINES_SHOWN: Final = 5
 _MAX_TOLD: Final = 300  # PyYAML quotes what it does not know, however long it is
 _MAX_KEY_DEPTH: Final = 4  # directories, number, key, item: nothing known stands deeper
+_MAX_DEPTH: Final = 32  # known values stand at most 5 deep; the cost of nesting grows with its square
 _MAX_REPEATED_VALUES: Final = 100_000  # by aliases, of which few may stand for billions of values
 
 Path = tuple[Hashable, ...]
@@ -44,6 +45,17 @@ class _Loader(yaml.SafeLoader):
         first: [entry for entry in entries if entry[0] != "tag:yaml.org,2002:timestamp"]
         for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, f"nested more than {_MAX_DEPTH} deep", mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
         try:

@@ -139,7 +139,13 @@ class ElsewhereDetector:
             if fact.event == "changed" and fact.changed_unix is not None and fact.since is not None:
                 self._clock.observe(fact.changed_unix, fact.since, fact.t)
         moments = _Moments(facts, self)
-        events = [event for fact in facts for event in self._events(fact, moments)]
+        events: list[FileEvent | Progress] = []
+        given: dict[str, float] = {}  # names that renames gave, and when
+        for fact in facts:
+            told = [_not_before(event, given) for event in self._events(fact, moments)]
+            if told and fact.event == "moved" and fact.to is not None:
+                given[fact.to] = told[0].t
+            events += told
         saves: list[Save] = []
         for event in sorted(events, key=lambda event: event.t):
             saves += self._saves.feed(event)
@@ -261,6 +267,12 @@ class _Moments:
         if self._changes.get(folder, 0) == 1 and folder in self._folders:
             return self.named(fact)
         return (since + self.written(fact)) / 2
+
+
+def _not_before(event: FileEvent | Progress, given: dict[str, float]) -> FileEvent | Progress:
+    """Let nothing be told under a name before the rename that gave it, however early it was written."""
+    at = [t for name, t in given.items() if event.path == name or (event.path or "").startswith(name + "/")]
+    return replace(event, t=max(event.t, *at)) if at else event
 
 
 def _within(t: float | None, fact: RemoteFile, otherwise: float) -> float:

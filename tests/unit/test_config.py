@@ -201,7 +201,7 @@ class TestBadFiles:
             (b"a: b\nc: \xff\n", "c.yml: line 2: must be UTF-8 (got byte 0xff)"),
             ("a: b\nc: \x00\n", "c.yml: line 2, column 4: character U+0000 is not allowed"),
             (ONE.encode("utf-16"), "c.yml: line 1: must be UTF-8 (got byte 0xff)"),
-            ("[" * 1000, "c.yml: is nested too deeply"),
+            ("[" * 33, "c.yml: line 1, column 33: nested more than 32 deep"),
             ("a: 1\n---\nb: 2\n", "c.yml: line 2, column 1: expected a single document in the stream, but found another document"),
             ("? [a]\n: b\n", "c.yml: line 1, column 3: while constructing a mapping, found unhashable key"),
             ("gpu: !!python/object:os.system x\n", "c.yml: line 1, column 6: could not determine a constructor for the tag 'tag:yaml.org,2002:python/object:os.system'"),

@@ -146,6 +146,18 @@ def test_a_staged_checkpoint_is_one_save_under_its_final_name(seconds: float) ->
     assert node.remote[0].end == pytest.approx(151.0 + seconds, abs=5.1)
 
 
+def test_files_seen_to_rest_only_under_the_final_name_belong_to_the_one_save() -> None:
+    """A rename just after the last bytes, with one look between both, leaves one save."""
+    server = Server()  # looks come at 0.37 s after each other second, also at 132.37: between both
+    actions = checkpoint(server, "checkpoint-5", 128.0, 132.375, staged=True)
+    node = Node(server, actions, interval=2.0).run(300.0)
+
+    assert [(save.path, save.result, save.step) for save in node.remote] == [
+        (f"{ROOT}/checkpoint-5", "complete", 5)
+    ]
+    assert node.remote[0].end == pytest.approx(132.375, abs=0.01)
+
+
 def test_files_overwritten_under_the_same_name_are_a_save_each() -> None:
     """last.ckpt renamed into place three times, always of the same size, is three saves."""
     server = Server()
