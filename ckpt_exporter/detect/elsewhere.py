@@ -73,7 +73,7 @@ class ElsewhereDetector:
         elif fact.event == "deleted":
             if fact.path is not None:
                 self._local.pop(fact.path, None)
-        elif fact.local and not fact.is_dir and not fact.initial and fact.path is not None:
+        elif (not fact.initial or fact.event == "open") and fact.local and not fact.is_dir and fact.path:
             self._claim(fact.path)
 
     def _claim(self, path: str) -> None:

@@ -93,6 +93,23 @@ class OpenSaves:
         if not save.files and self.by_key.get(save.key) is save:
             del self.by_key[save.key]
 
+    def already_at(self, path: str, to: str, inode: str | None, t: float) -> bool:
+        """Give up a file's record under its old name if one under its new name was begun meanwhile.
+
+        Its inode tells; only of a file whose size could not be asked under the old name.
+        """
+        target, save = self.by_path.get(to), self.by_path[path]
+        if target is None or inode is None or target.files[to].inode != inode or not save.files[path].unsized:
+            return False
+        record = self.take(path)
+        if record.staged and self._publishes(path, to):
+            target.published_at = t
+        if record.start is not None:
+            target.start = min(target.start, record.start)
+        target.touch(t)
+        self.drop_if_empty(save)
+        return True
+
     def relocate(self, path: str, to: str, t: float, quiet_seconds: float) -> None:
         """Follow a file of an open save to its new name, which may put it into another save."""
         save = self.by_path[path]

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 MAX_FILES = 200_000
 
 
 @dataclass(slots=True)
 class KnownFile:
-    """A file on disk: its checkpoint's ``key``, size in bytes, and monotonic birth and change if known."""
+    """A file on disk: its checkpoint's ``key``, size in bytes, and monotonic birth and change if known.
+
+    ``found_at`` is when it was found to be there before watching began, None if it was not; ``local`` tells
+    whether it can only be this host's.
+    """
 
     key: str
     size: int
     started: float | None = None
     modified: float | None = None
+    found_at: float | None = None
+    local: bool = True
 
 
 @dataclass(slots=True)
@@ -105,7 +111,7 @@ class Inventory:
         unit = self._units.get(file.key)
         complete = unit is not None and unit.complete
         self._detach(path, file)
-        self.put(to, KnownFile(key, file.size, file.started, file.modified))
+        self.put(to, replace(file, key=key))
         if complete:
             self.complete(key)
 

@@ -303,6 +303,8 @@ class SaveInProgress:
         return max(moments, default=self.last_activity)
 
     def _duration_unknown(self, records: list[FileRecord], size_bytes: int) -> bool:
+        if "partial" in self.notes:
+            return True
         arrived = sum(record.bytes for record in records if record.start is None)
         return arrived > ARRIVED_SHARE_UNKNOWN * size_bytes or (size_bytes == 0 and not records)
 

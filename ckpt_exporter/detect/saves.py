@@ -13,7 +13,7 @@ from ckpt_exporter.detect.grouping import OpenSaves
 from ckpt_exporter.detect.inventory import Inventory, KnownFile
 from ckpt_exporter.detect.places import NewDirectories, Openings, fixed_prefix, relative_to
 from ckpt_exporter.detect.progress import SaveInProgress, joined_late
-from ckpt_exporter.detect.resume import resume
+from ckpt_exporter.detect.resume import begin_after_pause, look_at, resume
 from ckpt_exporter.detect.signs import begin_unfinished, end_unfinished, note_remote_commit, note_sign
 from ckpt_exporter.detect.verdict import EarlierSaves, big_enough, is_due, judge, take_stock
 from ckpt_exporter.model import (
@@ -164,7 +164,7 @@ class SaveDetector:
         elif layouts.is_pointer(path) and not self._holds_data(event, path):
             if event.event == "close_write" or (event.found and not event.initial):
                 note_sign(self._saves, path, event.t)
-        elif event.initial:
+        elif event.initial and event.event != "open":
             self._remember(path, event)
         elif not event.local:
             # Whose it is shows when it is closed. What a scan finds in a directory that was just made here
@@ -205,6 +205,9 @@ class SaveDetector:
         known = self.inventory.get(path)
         if known is not None and event.found and unchanged(event, known):
             return
+        if event.initial and known is not None:
+            self._resume(path, look_at(event), event.t).note_writer(event.pid)
+            return
         existing = known.size if known is not None and event.event == "open" else 0
         if event.size is not None and event.size != existing:
             existing = 0  # cut to nothing and being written anew: what grows from its old size is appended
@@ -213,7 +216,7 @@ class SaveDetector:
         record.inode = event.inode
         record.unwitnessed = event.found
         record.size = max(record.size, event.size or 0)
-        self._place(record, path, event.t).note_writer(event.pid)
+        self._begin(record, path, event.t).note_writer(event.pid)
 
     def _on_close(self, event: FileEvent, path: str) -> None:
         save = self._saves.by_path.get(path) or self._unannounced(event, path)
@@ -240,7 +243,7 @@ class SaveDetector:
         seen = self._openings.take(path)
         written = event.started if event.started is not None else event.modified
         start = earliest(event.t, seen if seen is not None else written)
-        return self._place(FileRecord(path, event.t, start=start), path, event.t)
+        return self._begin(FileRecord(path, event.t, start=start), path, event.t)
 
     def _on_deleted(self, event: FileEvent, path: str) -> None:
         end_unfinished(self._saves, path, event.t)
@@ -326,7 +329,7 @@ class SaveDetector:
             if layouts.is_pointer(to) or self._ignored(to):
                 self._saves.take(path)
                 self._saves.drop_if_empty(save)
-            else:
+            elif not self._saves.already_at(path, to, event.inode, event.t):
                 self._saves.relocate(path, to, event.t, self.settings.quiet_seconds)
                 self._catch_up(event, to)
         elif self.inventory.get(path) is not None:
@@ -391,9 +394,10 @@ class SaveDetector:
         if progress.writers == 0 or (known is not None and not progress.writers):
             return None  # nobody writes it
         seen = self._openings.take(path)
-        start = seen if seen is not None else progress.t
-        quiet = self.settings.quiet_seconds
-        return resume(self._saves, self.inventory, path, progress, start=start, quiet_seconds=quiet)
+        return self._resume(path, progress, seen if seen is not None else progress.t)
+
+    def _resume(self, path: str, progress: Progress, start: float) -> SaveInProgress:
+        return resume(self._saves, self.inventory, path, progress, start=start, settings=self.settings)
 
     def _count(self, save: SaveInProgress, record: FileRecord, arrived: int) -> None:
         """Add newly arrived bytes to their save and to the live counters."""
@@ -424,7 +428,9 @@ class SaveDetector:
 
     def _remember(self, path: str, event: FileEvent) -> None:
         key = self._saves.key_at_rest(path)
-        self.inventory.put(path, KnownFile(key, event.size or 0, event.started, event.modified))
+        found_at = event.t if event.initial else None
+        known = KnownFile(key, event.size or 0, event.started, event.modified, found_at, event.local)
+        self.inventory.put(path, known)
 
     def _ignored(self, path: str) -> bool:
         return layouts.is_noise(path) or layouts.is_ignored(path, self.directory.ignore)
@@ -433,6 +439,12 @@ class SaveDetector:
 
     def _place(self, record: FileRecord, path: str, t: float) -> SaveInProgress:
         return self._saves.place(record, path, t, self.settings.quiet_seconds)
+
+    def _begin(self, record: FileRecord, path: str, t: float) -> SaveInProgress:
+        """Place a version of a file; with the first of a save goes what was there of it before."""
+        save = self._place(record, path, t)
+        begin_after_pause(self._saves, self.inventory, save, record, self.settings)
+        return save
 
     def _end(self, save: SaveInProgress, now: float, *, aborted: bool = False) -> None:  # noqa: ARG002
         """Judge a save and hand it out, unless it is too small to be one."""

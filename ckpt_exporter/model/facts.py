@@ -18,7 +18,8 @@ class FileEvent:
     right after the event, None when not asked or no longer there. ``found`` marks what a scan found instead
     of an event; ``local`` is False when no process of this host is known to have written it. ``started`` is
     the file's birth on the monotonic clock where the file system tells it; ``modified`` its last data change.
-    ``initial`` marks what was there when watching (again) began.
+    ``initial`` marks what was there when watching (again) began; an ``open`` marked so is of a writer that
+    had opened the file before.
     """
 
     t: float

@@ -61,6 +61,8 @@ class Changes:
         self.hints: dict[str, OpenHint] = {}
         # While the tree is listed for the first time, a file may be created behind the lister's back.
         self.starting = False
+        # How long after the watch began its tree had been listed.
+        self.listed_seconds = float("inf")
 
     # --- dispatch ---------------------------------------------------------------------------------------
 
@@ -112,6 +114,7 @@ class Changes:
         self.hints.pop(path, None)
         self._active.drop(path)
         self._tree.forget(node, name)
+        self.renames.unsized.pop((node, name), None)
         if self.renames.unseen.pop(path, None) is None:
             self._entry.file("deleted", path, t)
 
@@ -175,8 +178,18 @@ class Changes:
         # Truncating comes before its OPEN, so without a hint nothing of the old content is kept.
         known = node.file(name) if hint is not None else None
         opened_at = hint.t if hint is not None else t
-        cut = hint is None
-        self._trees.opened(path, opened_at, st, (node, name, known), evented=not cut, cut=cut)
+        was_open = hint is None and self._was_open(node, name, st)
+        cut = hint is None and not was_open
+        place = (node, name, known)
+        self._trees.opened(path, opened_at, st, place, evented=not cut, cut=cut, initial=was_open)
+
+    def _was_open(self, node: Node, name: str, st: os.stat_result) -> bool:
+        """Tell whether a write without an OPEN goes on with what was being written when watching began."""
+        known = node.file(name)
+        if known is None or known[2] != st.st_ino or st.st_size < known[0]:
+            return False
+        changed_at = self._entry.monotonic(known[1] / 1e9)
+        return -self._entry.settings.recent_seconds <= changed_at - self._entry.began <= self.listed_seconds
 
     def _opened(self, node: Node, name: str, path: str, t: float) -> None:
         if path in self._active.by_path or _UNNAMED.fullmatch(name):

@@ -294,6 +294,10 @@ class InotifyEngine:
     def _scan_done(self, reason: str) -> None:
         if reason == "start":
             self._changes.starting = any(left == "start" for _, left in self._scans)
+            listed = self._entry.clock() - self._entry.began
+            self._changes.listed_seconds = min(self._changes.listed_seconds, listed)
+        if reason == "overflow":
+            self._changes.renames.forget_gone()
         if reason not in ("", "periodic"):
             self._entry.shared.counts.rescan(reason)
             self._entry.change("rescan", reason)

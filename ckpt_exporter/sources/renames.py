@@ -37,6 +37,7 @@ class Departure:
     file: ActiveFile | None = None
     unseen_t: float | None = None  # created then, and gone from its name before anyone could look
     is_dir: bool = False
+    told: bool = False  # of its name, with a size that could not be asked
     stale: bool = False  # its name belongs to something newer already
     aside: bool = False  # its open files are kept apart from those of what replaced it
 
@@ -86,6 +87,8 @@ class Renames:
             if not departure.stale:
                 departure.file = self._active.drop(path)
                 departure.known = self._tree.forget(node, name)
+        departure.told = (node, name) in self.unsized
+        self.unsized.pop((node, name), None)
         departure.t = t
         self.departures[cookie] = departure
         key = self._key_of(departure)
@@ -98,6 +101,9 @@ class Renames:
         departure = self.departures.pop(cookie, None)
         st = lstat(path)
         if departure is not None and self._is_reported(departure, node, name, st):
+            if departure.told:
+                # Both names were told of: without this the old one would be a file that stays for ever.
+                self._entry.file("moved", departure.path, t, st, to=path)
             return
         self._displace_file(node, name, path, t)
         hidden = self._entry.hidden(node.root.name, path)
@@ -139,11 +145,8 @@ class Renames:
             return
         if st is not None and not stat.S_ISREG(st.st_mode):
             return
-        if st is not None and not departure.stale:
-            # A closed file is known as it is now: its size at the close could not be asked once its name
-            # had changed, and a comparison with the disk would take the difference for another write.
-            known = departure.known if departure.file is not None else None
-            self._tree.remember(node, name, known or known_of(st))
+        if not departure.stale:
+            self._remember_renamed(departure, place, st)
         if departure.stale and st is not None:
             self._trees.report(node, name, st, "found")
             return
@@ -156,6 +159,20 @@ class Renames:
             self._active.put(departure.file, path, st)
             self._trees.disarm(node, t)
         self._entry.file("moved", departure.path, t, st, to=path)
+
+    def _remember_renamed(
+        self, departure: Departure, place: tuple[Node, str], st: os.stat_result | None
+    ) -> None:
+        """Know the file under its new name, even if that is gone, too: the event that says so may be lost."""
+        known = departure.known
+        if st is not None and (departure.file is None or known is None):
+            # A closed file is known as it is now: its size at the close could not be asked once its name
+            # had changed, and a comparison with the disk would take the difference for another write.
+            known = known_of(st)
+        if known is not None:
+            self._tree.remember(*place, known)
+        elif departure.told:
+            self.unsized[place] = None
 
     def _from_outside(self, node: Node, name: str, path: str, t: float, st: os.stat_result) -> None:
         if stat.S_ISLNK(st.st_mode):
@@ -265,6 +282,14 @@ class Renames:
                     method="size",
                 )
             )
+
+    def forget_gone(self) -> None:
+        """Report what no comparison can miss: names told of without a size that nothing has taken away."""
+        for node, name in list(self.unsized):
+            path = f"{node.path}/{name}"
+            if lstat(path) is None:
+                del self.unsized[node, name]
+                self._entry.file("deleted", path, self._entry.clock(), found=True)
 
     def _displace_directory(self, node: Node, name: str, path: str, t: float) -> None:
         """Set aside the directory that a rename replaces (an empty one, or one that is exchanged)."""

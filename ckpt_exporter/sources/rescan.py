@@ -283,14 +283,15 @@ class TreeWatch(Watches):
         found: bool = False,
         evented: bool = True,
         cut: bool = False,
+        initial: bool = False,
     ) -> None:
         """Report that an existing file is being written, and follow it.
 
         ``place`` is its directory, its name and what was known of it if its content may be kept. ``cut``: it
-        was truncated, however much of the new content is there by now.
+        was truncated, however much of the new content is there by now. ``initial``: it was open before.
         """
         node, name, known = place
-        self._entry.file("open", path, t, st, found=found, size=0 if cut else None)
+        self._entry.file("open", path, t, st, found=found, size=0 if cut else None, initial=initial)
         file = self._active.add(path, t, st, evented=evented)
         if known is not None and 0 < known[0] <= st.st_size:
             file.in_place_size = known[0]
@@ -321,7 +322,8 @@ class TreeWatch(Watches):
             self._entry.file("link", path, t, st, found=True)
             return
         if initial:
-            self._entry.file("create", path, t, st, found=True, initial=True, started=birth)
+            local = not self.remote
+            self._entry.file("create", path, t, st, found=True, local=local, initial=True, started=birth)
         elif meaning == "found":
             self._entry.file("create", path, t, st, found=True, local=not self.remote, started=birth)
         elif meaning == "moved":

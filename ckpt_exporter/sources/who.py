@@ -60,8 +60,9 @@ class DirectoryWriters:
 
     def note(self, fact: Fact) -> None:
         """Take in a fact of this directory."""
-        if isinstance(fact, FileEvent) and not fact.is_dir and not fact.initial and fact.local:
-            self._note_event(fact)
+        if isinstance(fact, FileEvent):
+            if not fact.is_dir and fact.local and (not fact.initial or fact.event == "open"):
+                self._note_event(fact)
         elif isinstance(fact, Progress) and fact.writers:
             with self._lock:
                 self._remember(fact.path, fact.inode)

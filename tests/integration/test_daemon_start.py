@@ -281,6 +281,7 @@ def test_recording_below_a_watched_directory(tmp_path: Path) -> None:
     assert not (tmp_path / "rec").exists()
 
 
+@pytest.mark.alone
 def test_demo() -> None:
     """The demo shows a complete save within 15 seconds, its bubble within 30, and cleans up after itself."""
     with tempfile.TemporaryDirectory(prefix="ckpt-demo-") as log:

@@ -39,13 +39,12 @@ def shared_watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 @pytest.fixture
 def watched(shared_watch: Watched, request: pytest.FixtureRequest) -> Watched:
     """Give a directory of its own below the shared root, idle."""
-    # A test that is asked again gets a directory of its own.
-    name = f"case-{abs(hash(request.node.name))}-{getattr(request.node, 'execution_count', 1)}"
+    name = f"case-{abs(hash(request.node.name))}"
     root = os.path.join(shared_watch.root, name)
     os.mkdir(root)
-    shared_watch.seen.wait(lambda: shared_watch.engine().find(root))
-    shared_watch.idle()
-    return Watched(shared_watch.source, shared_watch.seen, root)
+    watched = Watched(shared_watch.source, shared_watch.seen, root)
+    watched.idle()
+    return watched
 
 
 def by_append(path: str) -> None:

@@ -108,8 +108,11 @@ class Watched:
             nodes = [] if engine is None else list(engine.trees.unarmed)
             if engine is None or any(node.path.startswith(self.root) for node in nodes):
                 return False
-            root = engine.find(self.root) if hasattr(engine, "find") else None
-            return root is None or bool(root.armed)
+            if not hasattr(engine, "find"):
+                return True
+            # A new directory is in the tree before it is watched.
+            root = engine.find(self.root)
+            return root is not None and bool(root.armed)
 
         self.seen.wait(quiet, 40.0)
 

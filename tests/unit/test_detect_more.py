@@ -275,6 +275,16 @@ def test_rename_lost_in_an_overflow_is_found_by_inode() -> None:
     assert [(s.result, s.bytes, s.step) for s in story.saves] == [("complete", 5 * MB, 7)]
 
 
+def test_rename_over_a_name_whose_late_look_met_the_new_file() -> None:
+    """The temporary file was gone before its size was asked: its bytes are under the new name already."""
+    story = Story().at(1).create("latest.ckpt", size=5 * MB, inode="8:1:6", started=1.0)
+    story.close("latest.ckpt", 5 * MB, inode="8:1:6").create("latest.ckpt.tmp").close("latest.ckpt.tmp")
+    story.rename("latest.ckpt.tmp", "latest.ckpt", size=5 * MB, inode="8:1:6").at(700)
+
+    assert [(s.result, s.bytes, s.files, s.end) for s in story.saves] == [("complete", 5 * MB, 1, 1)]
+    assert story.detector.meter.written_bytes == 5 * MB
+
+
 def test_large_file_with_a_pointers_name_is_a_checkpoint() -> None:
     """A file called `latest` that holds five megabytes is a save, not a pointer."""
     story = (
