@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ckpt_exporter.model import Reading
@@ -140,7 +140,8 @@ class ReaderSearch:
         first = self._idle and not known and self._clock() >= self._first_at
         if search and files and (first or self._clock() >= self._search_at):
             began, self._idle = self._cost_clock(), False
-            for pid in sorted(self._holders(wanted) if first else self._candidates() - known):
+            # Each is looked at as soon as it is found: what it has read by then no counter tells.
+            for pid in self._holders(wanted) if first else sorted(self._candidates() - known, reverse=True):
                 readings += self._look_at(pid, files, wanted)
             if first:
                 self._count()  # what has grown at the second search tells who reads
@@ -156,19 +157,22 @@ class ReaderSearch:
             self._search_at = self._clock() + pause_seconds
         return readings
 
-    def _holders(self, wanted: _Wanted) -> set[int]:
-        """Return the processes that hold one of the files open, as many as are met in time; all if few."""
+    def _holders(self, wanted: _Wanted) -> Iterator[int]:
+        """Find the processes that hold one of the files open, as many as are met in time, then others if few.
+
+        The newest come first, and threads of the kernel are not told apart: they hold nothing.
+        """
         until = self._cost_clock() + FIRST_SEARCH_SECONDS
-        found: set[int] = set()
-        pids = self._processes()
-        if len(pids) <= FEW_PROCESSES:
-            return pids
-        for pid in sorted(pids, reverse=True):
+        found = {os.getpid()}
+        for pid in reversed(list_pids(self._proc)):
             if self._cost_clock() > until:
                 break
-            if self._open_by(pid, wanted):
+            if pid not in found and self._open_by(pid, wanted):
                 found.add(pid)
-        return found
+                yield pid
+        pids = self._processes()
+        if len(pids) <= FEW_PROCESSES:
+            yield from sorted(pids - found, reverse=True)
 
     def _count(self) -> None:
         pids = self._processes()
@@ -220,12 +224,15 @@ class ReaderSearch:
 
     def _look_at(self, pid: int, files: Mapping[str, tuple[FileId, int]], wanted: _Wanted) -> list[Reading]:
         before = self.held.get(pid, {})
+        held = self._open_by(pid, wanted)
+        # At once after the positions, which are compared with them.
+        counters = read_reads(pid, self._proc) if held or before else None
+        t = self._clock()
         memory = read_memory(pid, self._proc)
-        held = self._held_by(pid, wanted, memory[0] if memory else None)
+        held = self._with_mapped(held, pid, wanted, memory[0] if memory else None)
         if not held and not before:
             return []
-        t = self._clock()
-        rchar, wchar, stored = read_reads(pid, self._proc) or (None, None, None)
+        rchar, wchar, stored = counters or read_reads(pid, self._proc) or (None, None, None)
         resident = memory[1] if memory else None
         touched = self._touched(pid, held, resident)
         command, run = self._identity(pid)
@@ -264,8 +271,9 @@ class ReaderSearch:
             self._commands[pid] = (process.command if process else "", run)
         return self._commands[pid]
 
-    def _held_by(self, pid: int, wanted: _Wanted, size: int | None) -> dict[str, Held]:
-        held = self._open_by(pid, wanted)
+    def _with_mapped(
+        self, held: dict[str, Held], pid: int, wanted: _Wanted, size: int | None
+    ) -> dict[str, Held]:
         by_inode = {inode: path for (_, inode), path in wanted.ids.items()}
         for inode, ranges in self._mapped_by(pid, wanted, size).items():
             if (mapped := by_inode.get(inode)) is not None:
@@ -291,9 +299,10 @@ class ReaderSearch:
             found = self._descriptor(pid, int(descriptor), wanted)
             if found is not None:
                 path, how = found
-                before = held.get(path)
-                if before is None or (how.position or 0) > (before.position or 0):
-                    held[path] = how
+                before = held.get(path, how)
+                # Descriptors that stand in different places read different parts: no position tells of both.
+                at = how.position if how.position == before.position else None
+                held[path] = replace(how, position=at, direct=how.direct or before.direct)
         return held
 
     def _touched(self, pid: int, held: Mapping[str, Held], resident: int | None) -> dict[str, int]:

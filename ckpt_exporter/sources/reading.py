@@ -72,6 +72,7 @@ class DirectoryReaders:
         self._lock = threading.Lock()
         self._files: dict[str, _Followed] = {}
         self._began = 0.0
+        self._news_at = 0.0
         self._opened = False  # a followed file was opened again, by a known reader or another
         # What was told of each last, and whether that was news.
         self._shown: dict[tuple[int, str], tuple[tuple[object, ...], bool]] = {}
@@ -204,7 +205,8 @@ class DirectoryReaders:
                 self._shown.clear()
                 self._search.forget_all()
                 return None
-        if not news and now - self._last_open() > UNHELD_SECONDS:
+        self._news_at = now if news else self._news_at
+        if now - max(self._news_at, self._last_open()) > UNHELD_SECONDS:
             return SLOW_SECONDS
         return min(SLOW_SECONDS, max(FAST_SECONDS, ERROR_SHARE * (now - self._began)))
 
