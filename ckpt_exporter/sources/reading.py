@@ -173,6 +173,7 @@ class DirectoryReaders:
         """Look at the page cache before much was read."""
         with self._lock:
             files = {path: file for path, file in self._files.items() if not file.looked}
+            self._opened = self._opened or bool(files)
         for path, file in files.items():
             file.looked = True
             st = lstat(path)
@@ -197,7 +198,8 @@ class DirectoryReaders:
         with self._lock:
             for path, file in list(self._files.items()):
                 file.last = now if news and path in held else file.last
-                limit = SILENT_SECONDS if path in held or not self._visible else UNHELD_SECONDS
+                sought = self._search.thorough_at > file.last  # or too many processes to look at so soon
+                limit = UNHELD_SECONDS if path not in held and self._visible and sought else SILENT_SECONDS
                 if now - file.last > limit:
                     del self._files[path]
                     self._search.forget(path)

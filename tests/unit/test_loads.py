@@ -348,7 +348,7 @@ def test_the_ledger_counts_loads_from_a_recording() -> None:
 
 
 def cold(first_fetched: int) -> float | None:
-    """Return the cached share where 5 MB are in the cache 2 ms after the open, and 95 MB are fetched later."""
+    """Return the cached share where 5 MB are in the cache 2 ms after the open; 95 MB are fetched later."""
     t = 10.004
     return late_look(
         0.002, 5 * MB,
