@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ SLEEPERS = 2000
 OPENS = 20_000
 SHORT_SECONDS = (0.01, 0.03, 0.1, 0.3)
 SHORT_BYTES = 8 << 20
-IDLE_SECONDS = 20.0
+IDLE_SECONDS = 15.0
 QUIET_SECONDS = 12.0  # by then a load is counted
 # Reads all of a file again and again at a pace, or once as fast as it can; the others wait for their turn.
 _READER = """
@@ -51,11 +52,11 @@ os.read(0, 1)
 
 
 def measure(quick: bool) -> Outcome:
-    rounds = 2 if quick else 5
-    seconds = 5.0 if quick else 20.0
+    rounds = 2 if quick else 3
+    seconds = 5.0 if quick else 10.0
     size = (256 << 20) if quick else (1 << 30)
     sleepers = 200 if quick else SLEEPERS
-    short = 5 if quick else 20
+    short = 5 if quick else 10
     with scratch(MEMORY if _fits(size) else None) as directory:
         checkpoint = os.path.join(directory, "checkpoint-7")
         os.mkdir(checkpoint)
@@ -73,10 +74,10 @@ def measure(quick: bool) -> Outcome:
         f"{READERS} processes read the same {size >> 20} MiB from memory: paced over {seconds:.0f} s, and "
         f"as fast as they can. Processor time of the whole exporter over that of the "
         f"clock, with nobody reading for {IDLE_SECONDS:.0f} s and during the load. Beside it "
-        f"{sleepers} sleeping processes of eight descriptors each, which have to be passed over. Short loads: "
-        f"{SHORT_BYTES >> 20} MiB from memory, each by a process and from a checkpoint of its own, 1.5 s "
-        f"after the one before. Opens: {OPENS:,} opens and closes of an existing file, by the mask of an idle "
-        "directory, by that while something is read there, and unwatched, in turn.",
+        f"{sleepers} sleeping processes of eight descriptors each, which have to be passed over. Short "
+        f"loads: {SHORT_BYTES >> 20} MiB from memory, each by a process and from a checkpoint of its own, "
+        f"a second after the one before. Opens: {OPENS:,} opens and closes of an existing file, by the mask "
+        "of an idle directory, by that while something is read there, and unwatched, in turn.",
         tuple(rows),
     )
 
@@ -121,29 +122,43 @@ def _idle_share(daemon: Running, seconds: float) -> float:
 
 def _short(times: int, sleepers: int) -> Iterator[Row]:
     with scratch(MEMORY) as directory, _sleeping(sleepers):
-        paths = [os.path.join(directory, f"checkpoint-{step}", "model.safetensors") for step in range(times)]
-        for path in paths:
+        for step in range(times * len(SHORT_SECONDS)):
+            path = _path(directory, step)
             os.mkdir(os.path.dirname(path))
             _write(path, SHORT_BYTES)
+        took: dict[float, list[float]] = {}
         with exporter(f"--watch=bench={directory}", core=WATCHER_CORE) as daemon:
-            for seconds in SHORT_SECONDS:
-                yield _short_loads(daemon, paths, seconds, sleepers)
+            for number, seconds in enumerate(SHORT_SECONDS):
+                steps = range(number * times, (number + 1) * times)
+                took[seconds] = [_load(_path(directory, step), seconds) for step in steps]
+            time.sleep(QUIET_SECONDS)
+            told = _told(daemon)
+    for number, seconds in enumerate(SHORT_SECONDS):
+        found = [told[step] for step in range(number * times, (number + 1) * times) if step in told]
+        exact = sum(line["bytes"] == str(SHORT_BYTES) for line in found)
+        guessed = sum("notes" in line for line in found)
+        yield Row(
+            f"loads of {seconds * 1000:.0f} ms, {sleepers} other processes: seen",
+            f"{len(found)} of {times}, {exact} with all bytes, {guessed} of them with a note; they took "
+            f"{spread([t * 1000 for t in took[seconds]], '.0f', ' ms')}",
+        )
 
 
-def _short_loads(daemon: Running, paths: Sequence[str], seconds: float, sleepers: int) -> Row:
-    loads, took = _loads(daemon), []
-    read_bytes = daemon.metrics()['ckpt_load_bytes_total{dir="bench"}']
-    for path in paths:
-        took.append(_read(path, seconds, readers=1))
-        time.sleep(1.5)
-    time.sleep(QUIET_SECONDS)
-    seen = _loads(daemon) - loads
-    amount = daemon.metrics()['ckpt_load_bytes_total{dir="bench"}'] - read_bytes
-    exact = f", {amount / seen / SHORT_BYTES:.1%} of their bytes" if seen else ""
-    return Row(
-        f"loads of {seconds * 1000:.0f} ms, {sleepers} other processes: seen",
-        f"{seen:.0f} of {len(paths)}{exact}; they took {spread([t * 1000 for t in took], '.0f', ' ms')}",
-    )
+def _path(directory: str, step: int) -> str:
+    return os.path.join(directory, f"checkpoint-{step}", "model.safetensors")
+
+
+def _load(path: str, seconds: float) -> float:
+    took = _read(path, seconds, readers=1)
+    time.sleep(1.0)
+    return took
+
+
+def _told(daemon: Running) -> dict[int, dict[str, str]]:
+    """Return the loads that the exporter logged, by their step."""
+    with open(daemon.log, encoding="utf-8") as stream:
+        lines = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in stream if '"load ended"' in line]
+    return {int(line["step"]): line for line in lines}
 
 
 def _warm(directory: str, path: str, rounds: int) -> Iterator[Row]:
