@@ -6,22 +6,25 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from ckpt_exporter.detect import layouts
+from ckpt_exporter.detect.parts import MAX_BYTES_PER_SECOND, Part
 from ckpt_exporter.detect.places import fixed_prefix, relative_to
-from ckpt_exporter.detect.readers import MAX_BYTES_PER_SECOND, Part, Reader
+from ckpt_exporter.detect.readers import Reader
 from ckpt_exporter.model import DetectSettings, DirectorySettings, Load, ReadEvent, Reading
 
 MAX_EPISODES = 256
 MAX_FILES = 10_000
 MAX_CLOSES = 64
 # Bytes that no look showed, as a share of those given for a file, beyond which a note says so.
-WORKED_OUT_SHARE = 0.1
+WORKED_OUT_SHARE = 0.001
 # A look at the page cache so soon shows what was there before; a later one also what the reader brought in.
 PROMPT_SECONDS = 0.05
 # How much of a file must have been read under our eyes for what came before it to be worked out.
 SEEN_SHARE = 0.5
+# Of a file that was not, more than this from before, of which nobody knows whence it came, leaves it open.
+UNSURE_SHARE = 0.05
 UNSEEN_READERS = "readers_unseen"  # who read is not known; bytes are the sizes of the files opened and closed
 FROM_SIZES = "bytes_from_sizes"  # a reader came and went between two looks
-PARTLY_SEEN = "partly_seen"  # a good part of what is given was worked out, since readers were found late
+PARTLY_SEEN = "partly_seen"  # some of what is given was worked out, since readers were found late or ended
 SHARED_RANGES = "ranges_estimated"  # several processes read parts of one file: they may be the same parts
 
 
@@ -118,7 +121,7 @@ class LoadDetector:
         return [
             (min(part.opened for _, part in parts), episode.last)
             for episode in self._episodes.values()
-            if (parts := [entry for entry in episode.parts() if entry[1].bytes > 0])
+            if (parts := [entry for entry in episode.parts() if entry[1].seen > 0])
         ]
 
     def feed(self, fact: ReadEvent | Reading) -> None:
@@ -218,7 +221,7 @@ class LoadDetector:
             return None
         start, end = min(file.start for file in files), max(file.end for file in files)
         counts = [file.readers for file in files if file.readers is not None]
-        pids = tuple(sorted({reader.pid for reader, part in episode.parts() if part.bytes or part.looks < 2}))
+        pids = tuple(sorted({reader.pid for reader, part in episode.parts() if part.seen or part.looks < 2}))
         return Load(
             directory=self._directory.name,
             path=f"{self._base.rstrip('/')}/{episode.key}" if episode.key else self._base,
@@ -248,11 +251,14 @@ def _file_load(episode: _Episode, file: _File) -> _FileLoad | None:
     if not read:
         return None
     whole = any(amount >= file.size for _, amount, _ in read)
-    total = min(file.size, sum(amount for _, amount, _ in read))
+    from_start = all(part.from_start for part, _, _ in read)
+    amounts = [amount for _, amount, _ in read]
+    total = max(amounts) if from_start else min(file.size, sum(amounts))
     notes = [FROM_SIZES] if all(guessed for _, _, guessed in read) else []
-    if len(read) > 1 and not whole:
+    if len(read) > 1 and not whole and not from_start:
         notes.append(SHARED_RANGES)
-    if not whole and not notes and sum(part.bytes for part in parts) < (1 - WORKED_OUT_SHARE) * total:
+    seen = (max if from_start else sum)(part.seen for part, _, _ in read)
+    if not notes and seen < (1 - WORKED_OUT_SHARE) * total:
         notes.append(PARTLY_SEEN)
     return _FileLoad(
         start=min(part.opened for part, _, _ in read),
@@ -285,7 +291,7 @@ def _unseen(episode: _Episode, file: _File) -> _FileLoad | None:
 def _cached(episode: _Episode, file: _File, amount: int) -> float | None:
     """Return how much of what was read of a file was cached before, None where that can't be told.
 
-    By the time of the look its readers have brought in some: about as much a second as later on.
+    By the time of the look its readers have brought in some, reading ahead of themselves.
     """
     if file.cached_bytes is None or file.looked is None or file.size <= 0:
         return None
@@ -293,12 +299,14 @@ def _cached(episode: _Episode, file: _File, amount: int) -> float | None:
     if any(t <= file.looked for t in file.closes) and not any(part.mapped for _, part in parts):
         return None  # whoever closed it may have read all of it by then
     seen = max((part.bytes - part.at_first for _, part in parts), default=0) >= SEEN_SHARE * file.size
-    rates = [rate for reader, _ in parts if (rate := reader.fetched_per_second) is not None]
-    waited_seconds = file.looked - file.opened
-    if waited_seconds > PROMPT_SECONDS and not (seen and rates):
+    late = file.looked - file.opened > PROMPT_SECONDS
+    if late and not (seen and any(reader.fetched_per_second is not None for reader, _ in parts)):
         return None
-    brought = sum(rates) * waited_seconds if seen else 0.0
-    return amount * min(1.0, max(0.0, file.cached_bytes - brought) / file.size)
+    most = min(file.cached_bytes, sum(part.early_fetched or 0 for _, part in parts))
+    if not seen and most > UNSURE_SHARE * file.size:
+        return None
+    brought = min(most, sum(reader.fetched_by(part) for reader, part in parts)) if seen else 0
+    return amount * (file.cached_bytes - brought) / file.size
 
 
 def _cached_ratio(files: list[_FileLoad]) -> float | None:

@@ -1,4 +1,4 @@
-"""What one process has read of which file, from its counters, positions and mappings."""
+"""What one process has read of all its files, from its counters, positions and mappings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ckpt_exporter.detect.layouts import COPY_COMMANDS
+from ckpt_exporter.detect.parts import Part
 from ckpt_exporter.model import Reading
 
 # Programs that read a checkpoint for other reasons than to use it: copies, uploads, archives, checksums.
@@ -19,75 +20,6 @@ PASSING_COMMANDS = COPY_COMMANDS | frozenset(
 )  # fmt: skip
 # A process that writes about as much as it reads hands the bytes on.
 COPY_SHARE = 0.8
-# What is read before the first and after the last look is worked out from the rate between them; beyond this
-# share of the file it was all of it.
-WHOLE_SHARE = 0.9
-# No process reads faster, not even from memory: a file held for less time was not read.
-MAX_BYTES_PER_SECOND = 25e9
-
-
-@dataclass(slots=True)
-class Part:
-    """What one process reads of one file. Times in seconds, ``bytes`` as measured between the looks."""
-
-    path: str
-    size: int
-    opened: float
-    first: float
-    bytes: int = 0
-    last_held: float = 0.0
-    gone: float | None = None
-    grown: float | None = None  # the look that showed the last bytes
-    grew_last: bool = True  # nothing shows yet that it is done
-    counted: bool = True  # its counters were read after it let go
-    position: int | None = None
-    direct: bool = False
-    mapped: bool = False
-    exact: bool = False  # what was touched before the first look is counted, too
-    at_first: int = 0  # of that
-    looks: int = 0
-
-    @property
-    def left(self) -> int:
-        """Bytes not yet seen to be read."""
-        return self.size - self.bytes
-
-    def advance(self, amount: int, t: float) -> None:
-        """Add bytes seen at a look."""
-        self.grew_last = amount > 0
-        if amount > 0:
-            self.bytes = min(self.size, self.bytes + amount)
-            self.grown = t
-
-    def estimate(self, closed: float) -> tuple[int, bool]:
-        """Return the bytes read until ``closed``, and whether they are a guess from the file's size."""
-        known_until = max(self.last_held, self.gone or 0.0) if self.counted else self.last_held
-        if not self.exact and (self.looks < 2 or known_until <= self.first):
-            plausible = self.size <= MAX_BYTES_PER_SECOND * max(0.0, closed - self.opened)
-            return (max(self.size if plausible else 0, self.bytes), True)
-        unseen_seconds = 0.0 if self.exact else self.first - self.opened
-        if not self.counted and self.grew_last:
-            unseen_seconds += max(0.0, closed - self.last_held)
-        flowed_since = self.opened if self.exact else self.first
-        flowing_seconds = max((self.grown or self.first) - flowed_since, 1e-6)
-        rate = min(self.bytes / flowing_seconds, MAX_BYTES_PER_SECOND)
-        total = self.bytes + round(rate * max(0.0, unseen_seconds))
-        return (self.size if total >= WHOLE_SHARE * self.size else total), False
-
-    def end(self, closes: Sequence[float], now: float) -> float:
-        """Return when the last byte was needed; ``closes`` are the times of the file's closes."""
-        closed = self.closed(closes, now)
-        if self.grown is not None and (self.left == 0 or not self.grew_last):
-            return min(self.grown, closed)
-        return closed if self.gone is not None else (self.grown or self.last_held)
-
-    def closed(self, closes: Sequence[float], now: float) -> float:
-        """Return when the process let go: the close between two looks, else the look that missed it."""
-        if self.gone is None:
-            return now
-        between = [t for t in closes if self.last_held < t <= self.gone]
-        # Never seen to hold it twice: any close since the open may be its own.
-        return max(between, default=self.gone)
 
 
 @dataclass(slots=True)
@@ -104,8 +36,11 @@ class Reader:
     read: int = 0
     written: int = 0
     _called: int = 0
+    _unshared: int = 0  # called by the last look, and maybe after the positions were read, which are first
+    _last: float | None = None  # look at its calls
     _looks: int = 0  # that showed its I/O
     _fetched: int = 0
+    _fetched_step: int = 0  # the most between two looks
     _fetching: tuple[float, float] | None = None  # since when its I/O is known, and until when it fetched
     _resident: int | None = None
     _reclaimed: bool = False  # the kernel took pages back: what is touched now is less than what was
@@ -127,6 +62,15 @@ class Reader:
         since, until = self._fetching
         return self._fetched / (until - since) if until > since else 0.0
 
+    def fetched_by(self, part: Part) -> float:
+        """Return the most that it can have fetched of a file before its first look at it, in bytes.
+
+        What a process fetched before it was known may be its own program: of a file that came from the page
+        cache later on, nothing came from the storage before; else it went on at its rate, and read ahead.
+        """
+        rate = self.fetched_per_second
+        return rate * (part.first - part.opened) + self._fetched_step if rate else 0.0
+
     @property
     def passes_on(self) -> bool:
         """Tell whether this process copies, uploads or checks what it reads instead of loading it."""
@@ -136,12 +80,19 @@ class Reader:
 
     def take(self, readings: Sequence[Reading], opened: dict[str, float]) -> bool:
         """Take in all that one look showed of this process; tell whether it has read anything since."""
-        grown = self._count(readings[0])
-        before = sum(part.bytes for part in self.parts.values())
+        first, last = readings[0], self._last
+        fetched, called = self._fetched, self._called
+        grown = self._count(first)
+        before = sum(part.seen for part in self.parts.values())
         for reading in readings:
-            self._hold(reading, opened.get(reading.path, reading.t))
-        self._share(grown, readings)
-        return sum(part.bytes for part in self.parts.values()) > before
+            at = opened.get(reading.path, reading.t)
+            known = last is not None and last <= at
+            self._hold(reading, at, self._fetched - fetched if known else first.read_bytes)
+        if first.resident_bytes is not None:
+            self._share_pages(readings)
+        if first.rchar is not None:  # else it has ended, or may not be asked: that shows no rest
+            self._share(grown, self._called - called, readings, last)
+        return sum(part.seen for part in self.parts.values()) > before
 
     def _count(self, reading: Reading) -> int:
         """Return by how much the process's reads have grown since the last look."""
@@ -150,6 +101,7 @@ class Reader:
         self._called += _growth(self._rchar, reading.rchar)
         fetched = _growth(self._read_bytes, reading.read_bytes)
         self._fetched += fetched
+        self._fetched_step = max(self._fetched_step, fetched)
         if reading.read_bytes is not None:
             self._looks += 1
             since, until = self._fetching or (reading.t, reading.t)
@@ -161,34 +113,53 @@ class Reader:
         # Only what is written while it reads: a run that saves right after it has loaded copies nothing.
         self.written += min(grown, _growth(self._wchar, reading.wchar))
         self._rchar, self._read_bytes, self._wchar = reading.rchar, reading.read_bytes, reading.wchar
+        self._last = reading.t
         return grown
 
-    def _hold(self, reading: Reading, opened: float) -> None:
+    def _hold(self, reading: Reading, opened: float, fetched: int | None) -> None:
         part = self.parts.get(reading.path)
         if part is None:
             part = Part(reading.path, reading.size, min(opened, reading.t), reading.t)
+            part.early_fetched = fetched
             self.parts[reading.path] = part
         part.looks += 1
         part.direct = part.direct or reading.direct
         if reading.held:
+            if part.gone is not None:
+                part.position = 0  # opened again
             part.last_held, part.gone = reading.t, None
         elif part.gone is None:
             part.gone, part.counted = reading.t, reading.rchar is not None and not part.mapped
 
-    def _share(self, grown: int, readings: Sequence[Reading]) -> None:
-        """Give what the process has read to the files it held, before others to those it moved on in."""
-        t = readings[0].t
-        if readings[0].resident_bytes is not None:
-            self._share_pages(readings)
-        if readings[0].rchar is None:
-            return  # it has ended, or may not be asked: that shows no rest
-        others = [reading for reading in readings if not self.parts[reading.path].mapped]
-        for reading in sorted(others, key=self._has_moved, reverse=True):
-            part = self.parts[reading.path]
-            amount = min(grown, part.left)
+    def _share(self, grown: int, called: int, readings: Sequence[Reading], last: float | None) -> None:
+        """Give what the process has read since the last look to its files, first where positions tell."""
+        t, left = readings[0].t, called + self._unshared
+        files = [(self.parts[reading.path], reading) for reading in readings]
+        held = [(part, reading) for part, reading in files if reading.held and not part.mapped]
+        gone = [part for part, reading in files if not reading.held and not part.mapped]
+        for part, reading in held:
+            left -= part.follow(reading.position, left, t) if part.looks > 1 else 0
+        # Of a file read to its end the rest is known; of another the next file's position tells more.
+        rests = [part for part in gone if part.steady]
+        for part in [part for part in rests if part.left <= left]:
+            rests.remove(part)
+            left -= part.let_go(left, t)
+        for part, reading in held:
+            if part.looks == 1:
+                known = last is not None and last <= part.opened and all(p.from_start for p in gone)
+                budget = min(left, called) if known else reading.rchar or 0
+                left -= part.place(reading.position, budget, known=known)
+        for part in rests:
+            left -= part.let_go(left, t)
+        rest = max(0, grown - (called + self._unshared - left))
+        others = [part for part in gone if not part.steady] + [part for part, _ in held]
+        for part in [part for part in others if part.by_calls]:
+            amount = min(rest, part.left)
             part.advance(amount, t)
-            grown -= amount
-            part.position = reading.position
+            rest, left = rest - amount, max(0, left - amount)
+        self._unshared = min(left, called)
+        for part, _ in held:
+            part.last_look = t
 
     def _share_pages(self, readings: Sequence[Reading]) -> None:
         """Give the pages that the process has touched to the files it has mapped, to the newest first."""
@@ -216,10 +187,6 @@ class Reader:
                 amount = min(grown, part.left)
                 part.advance(amount, t)
                 grown -= amount
-
-    def _has_moved(self, reading: Reading) -> bool:
-        before = self.parts[reading.path].position
-        return before is not None and reading.position is not None and reading.position != before
 
 
 def _growth(before: int | None, now: int | None) -> int:

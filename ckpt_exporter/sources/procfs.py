@@ -98,6 +98,14 @@ def list_pids(proc: str) -> list[int]:
         return []
 
 
+def list_pids_newest_first(proc: str) -> list[int]:
+    """List the processes from the latest to the first; numbers begin anew when there are no higher ones."""
+    pids = list_pids(proc)
+    last = (read_bytes(f"{proc}/loadavg") or b"").rpartition(b" ")[2].strip()
+    newest = int(last) if last.isdigit() else pids[-1] if pids else 0
+    return sorted(pids, key=lambda pid: (pid > newest, -pid))
+
+
 def read_process(pid: int, proc: str) -> Process | None:
     """Read a process; its command may hold spaces and parentheses, so the last ``)`` ends it."""
     raw = read_bytes(f"{proc}/{pid}/stat")

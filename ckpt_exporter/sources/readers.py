@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ckpt_exporter.model import Reading
 from ckpt_exporter.sources.pagemap import touched_bytes
 from ckpt_exporter.sources.procfs import (
     list_pids,
+    list_pids_newest_first,
     read_activity,
     read_descriptor,
     read_mapped,
@@ -31,7 +32,7 @@ SEARCH_SHARE = 0.05
 # The first search after a file was opened looks at the descriptors of one process after the other, the newest
 # first, for so long (of processor time): a short load is over before counters could be compared.
 FIRST_SEARCH_SECONDS = 0.05
-SECOND_SEARCH_SECONDS = 0.05
+COMPARE_SECONDS = 0.05
 # After so many searches without one, every process is looked at: who reads a mapped file from the page cache
 # has no I/O counted.
 FRUITLESS_SEARCHES = 2
@@ -109,15 +110,15 @@ class ReaderSearch:
         self._counted_at = float("-inf")
         self._kernel: set[int] = set()
         self._fruitless = 0
-        self._search_at = float("-inf")
+        self._paid_at = float("-inf")  # when what searches have cost so far is no more than their share
+        self._compare_at = float("inf")
         self._commands: dict[int, tuple[str, str | None]] = {}
         self._pages: dict[int, _Pages] = {}
         self._maps: dict[int, tuple[int | None, _Mapped]] = {}
         self._idle = True
-        self._first_at = float("-inf")
-        self._owed_seconds = 0.0
         self._counting = False
         self.look_cost_seconds = 0.0  # of the last look at the known readers, without searching for others
+        self.thorough_at = float("-inf")  # when no process was left out for the last time
         self.held: dict[int, dict[str, int]] = {}  # pid -> path -> size at the last look
 
     def look(
@@ -137,38 +138,48 @@ class ReaderSearch:
         known = set(self.held)
         readings = [reading for pid in sorted(known) for reading in self._look_at(pid, files, wanted)]
         self.look_cost_seconds = self._cost_clock() - began
-        first = self._idle and not known and self._clock() >= self._first_at
-        if search and files and (first or self._clock() >= self._search_at):
-            began, self._idle = self._cost_clock(), False
-            for pid in sorted(self._holders(wanted) if first else self._candidates() - known):
-                readings += self._look_at(pid, files, wanted)
-            if first:
-                self._count()  # what has grown at the second search tells who reads
-            self._fruitless = 0 if self.held or first or self._counting else self._fruitless + 1
-            self._owed_seconds += (self._cost_clock() - began) / SEARCH_SHARE
-            # What was only counted is compared soon after; every search pays for what came before it.
-            pause_seconds = SECOND_SEARCH_SECONDS
-            if first:
-                self._first_at = self._clock() + self._owed_seconds
-                self._owed_seconds = 0.0
-            elif not self._counting:
-                pause_seconds, self._owed_seconds = self._owed_seconds, 0.0
-            self._search_at = self._clock() + pause_seconds
+        if search and files:
+            readings += self._search(files, wanted, known, opened=opened)
         return readings
 
-    def _holders(self, wanted: _Wanted) -> set[int]:
-        """Return the processes that hold one of the files open, as many as are met in time; all if few."""
+    def _search(
+        self, files: Mapping[str, tuple[FileId, int]], wanted: _Wanted, known: set[int], *, opened: bool
+    ) -> list[Reading]:
+        now = self._clock()
+        first = (opened or self._idle) and now >= self._paid_at
+        if now < min(self._paid_at, self._compare_at):
+            return []
+        began, self._idle = self._cost_clock(), False
+        readings: list[Reading] = []
+        # Each is looked at as soon as it is found: what it has read by then no counter tells.
+        for pid in self._holders(wanted, known) if first else sorted(self._candidates() - known):
+            readings += self._look_at(pid, files, wanted)
+        if first:
+            self._count()  # what has grown at the second search tells who reads
+        self._fruitless = 0 if self.held or first or self._counting else self._fruitless + 1
+        # Every search pays for what came before it, but what was only counted is compared soon after.
+        self._compare_at = now + COMPARE_SECONDS if first or self._counting else float("inf")
+        self._paid_at = max(now, self._paid_at) + (self._cost_clock() - began) / SEARCH_SHARE
+        return readings
+
+    def _holders(self, wanted: _Wanted, known: set[int]) -> Iterator[int]:
+        """Find the processes that hold one of the files open, as many as are met in time, then others if few.
+
+        The newest come first, and threads of the kernel are not told apart: they hold nothing.
+        """
         until = self._cost_clock() + FIRST_SEARCH_SECONDS
-        found: set[int] = set()
-        pids = self._processes()
-        if len(pids) <= FEW_PROCESSES:
-            return pids
-        for pid in sorted(pids, reverse=True):
+        found = {os.getpid(), *known}
+        for pid in list_pids_newest_first(self._proc):
             if self._cost_clock() > until:
                 break
-            if self._open_by(pid, wanted):
+            if pid not in found and self._open_by(pid, wanted):
                 found.add(pid)
-        return found
+                yield pid
+        else:
+            self.thorough_at = self._clock()
+        pids = self._processes()
+        if len(pids) <= FEW_PROCESSES:
+            yield from sorted(pids - found, reverse=True)
 
     def _count(self) -> None:
         pids = self._processes()
@@ -197,7 +208,7 @@ class ReaderSearch:
         self._counting = False
         pids = self._processes()
         if len(pids) <= FEW_PROCESSES or self._fruitless >= FRUITLESS_SEARCHES:
-            self._fruitless = 0
+            self._fruitless, self.thorough_at = 0, self._clock()
             return pids
         before, self._counters = self._counters, self._activity(pids)
         self._counting = self._clock() - self._counted_at > STALE_SECONDS
@@ -220,12 +231,15 @@ class ReaderSearch:
 
     def _look_at(self, pid: int, files: Mapping[str, tuple[FileId, int]], wanted: _Wanted) -> list[Reading]:
         before = self.held.get(pid, {})
+        held = self._open_by(pid, wanted)
+        # At once after the positions, which are compared with them.
+        counters = read_reads(pid, self._proc) if held or before else None
+        t = self._clock()
         memory = read_memory(pid, self._proc)
-        held = self._held_by(pid, wanted, memory[0] if memory else None)
+        held = self._with_mapped(held, pid, wanted, memory[0] if memory else None)
         if not held and not before:
             return []
-        t = self._clock()
-        rchar, wchar, stored = read_reads(pid, self._proc) or (None, None, None)
+        rchar, wchar, stored = counters or read_reads(pid, self._proc) or (None, None, None)
         resident = memory[1] if memory else None
         touched = self._touched(pid, held, resident)
         command, run = self._identity(pid)
@@ -264,8 +278,9 @@ class ReaderSearch:
             self._commands[pid] = (process.command if process else "", run)
         return self._commands[pid]
 
-    def _held_by(self, pid: int, wanted: _Wanted, size: int | None) -> dict[str, Held]:
-        held = self._open_by(pid, wanted)
+    def _with_mapped(
+        self, held: dict[str, Held], pid: int, wanted: _Wanted, size: int | None
+    ) -> dict[str, Held]:
         by_inode = {inode: path for (_, inode), path in wanted.ids.items()}
         for inode, ranges in self._mapped_by(pid, wanted, size).items():
             if (mapped := by_inode.get(inode)) is not None:
@@ -291,9 +306,10 @@ class ReaderSearch:
             found = self._descriptor(pid, int(descriptor), wanted)
             if found is not None:
                 path, how = found
-                before = held.get(path)
-                if before is None or (how.position or 0) > (before.position or 0):
-                    held[path] = how
+                before = held.get(path, how)
+                # Descriptors that stand in different places read different parts: no position tells of both.
+                at = how.position if how.position == before.position else None
+                held[path] = replace(how, position=at, direct=how.direct or before.direct)
         return held
 
     def _touched(self, pid: int, held: Mapping[str, Held], resident: int | None) -> dict[str, int]:

@@ -72,6 +72,7 @@ class DirectoryReaders:
         self._lock = threading.Lock()
         self._files: dict[str, _Followed] = {}
         self._began = 0.0
+        self._news_at = 0.0
         self._opened = False  # a followed file was opened again, by a known reader or another
         # What was told of each last, and whether that was news.
         self._shown: dict[tuple[int, str], tuple[tuple[object, ...], bool]] = {}
@@ -172,6 +173,7 @@ class DirectoryReaders:
         """Look at the page cache before much was read."""
         with self._lock:
             files = {path: file for path, file in self._files.items() if not file.looked}
+            self._opened = self._opened or bool(files)
         for path, file in files.items():
             file.looked = True
             st = lstat(path)
@@ -196,7 +198,8 @@ class DirectoryReaders:
         with self._lock:
             for path, file in list(self._files.items()):
                 file.last = now if news and path in held else file.last
-                limit = SILENT_SECONDS if path in held or not self._visible else UNHELD_SECONDS
+                sought = self._search.thorough_at > file.last  # or too many processes to look at so soon
+                limit = UNHELD_SECONDS if path not in held and self._visible and sought else SILENT_SECONDS
                 if now - file.last > limit:
                     del self._files[path]
                     self._search.forget(path)
@@ -204,7 +207,8 @@ class DirectoryReaders:
                 self._shown.clear()
                 self._search.forget_all()
                 return None
-        if not news and now - self._last_open() > UNHELD_SECONDS:
+        self._news_at = now if news else self._news_at
+        if now - max(self._news_at, self._last_open()) > UNHELD_SECONDS:
             return SLOW_SECONDS
         return min(SLOW_SECONDS, max(FAST_SECONDS, ERROR_SHARE * (now - self._began)))
 

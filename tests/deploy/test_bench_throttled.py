@@ -130,8 +130,6 @@ def test_storage_held_down_by_the_kernel(tmp_path: Path) -> None:
     assert foretold["then"]["save_seconds"] == pytest.approx(durations[2], rel=0.05)
 
 
-# A look at the page cache that comes a little late takes what was brought in for cached: up to a tenth here.
-@pytest.mark.flaky(reruns=2)
 def test_loads_from_two_mounts(tmp_path: Path) -> None:
     """Loads from a storage that gives 7.5 times as much a second are found to be as much faster."""
     stored = {name: str(tmp_path / f"{name}.json") for name in ("slow", "fast")}
@@ -157,8 +155,7 @@ def test_loads_from_two_mounts(tmp_path: Path) -> None:
             assert r["readers"]["fetched_bytes"] >= LOAD_BYTES
             assert r["load"]["bytes"] == pytest.approx(LOAD_BYTES, rel=0.02)
             assert r["load"]["duration_seconds"] == pytest.approx(r["readers"]["seconds"], rel=0.02, abs=0.05)
-            # What is brought in before anybody can look counts as cached: a twentieth of a second of it.
-            assert r["load"]["cached_ratio"] < 0.1
+            assert r["load"]["cached_ratio"] <= 0.05
     found = program("compare", stored["slow"], stored["fast"], "--no-gates")["loads"]
     gain = found["quantities"]["load_duration_seconds"]["gain"]
     true = median([r["readers"]["seconds"] for r in cold["slow"]]) / median(

@@ -164,8 +164,7 @@ def test_a_load_is_kept_and_reported(tmp_path: Path) -> None:
             loading.communicate()
         scrape = daemon.scrape()
         size = scrape.value("ckpt_last_load_bytes", dir="a")
-        # How exact the detector is where looks come late, its own tests ask.
-        assert size == pytest.approx(16_000_000, rel=0.1)
+        assert size == pytest.approx(16_000_000, rel=0.001)
         seconds = scrape.value("ckpt_last_load_duration_seconds", dir="a")
         wait_until(lambda: _report(history)["loads"] is not None)
         kept, report = _loads(history), _report(history)

@@ -4,41 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt_exporter.detect.loads import LoadDetector
 from ckpt_exporter.ledger import Ledger
-from ckpt_exporter.model import DetectSettings, DirectorySettings, Fact, Load, ReadEvent, Reading, Save
+from ckpt_exporter.model import DetectSettings, Fact, Load, ReadEvent, Reading, Save
 from ckpt_exporter.recording import parse_recording
-
-MB = 1_000_000
-FILE = "/data/ckpt/checkpoint-500/model.safetensors"
-SECOND = "/data/ckpt/checkpoint-500/optimizer.pt"
-DIRECTORY = DirectorySettings("llama", "/data/ckpt")
-
-
-def loads_of(*facts: ReadEvent | Reading, until: float = 200.0) -> list[Load]:
-    """Feed facts with ticks in between, as the ledger does; return all loads."""
-    detector = LoadDetector(DIRECTORY, DetectSettings())
-    loads: list[Load] = []
-    for fact in facts:
-        loads += detector.tick(fact.t)
-        detector.feed(fact)
-    return loads + detector.tick(until)
-
-
-def opened(t: float, cached: int | None = None, *, path: str = FILE, size: int = 100 * MB):
-    return [
-        ReadEvent(t, path, "open", size=size),
-        ReadEvent(t, path, "look", size=size, cached_bytes=cached, visible=True),
-    ]
-
-
-def closed(t: float, path: str = FILE) -> ReadEvent:
-    return ReadEvent(t, path, "close")
-
-
-def read(t: float, rchar: int, pid: int = 7, *, path: str = FILE, **more) -> Reading:
-    values = {"size": 100 * MB, "wchar": 0, "read_bytes": 0, "command": "python", **more}
-    return Reading(t, path, pid, rchar=rchar, **values)
+from tests.unit.reading_facts import DIRECTORY, FILE, MB, SECOND, closed, loads_of, opened, read
 
 
 def test_a_file_read_from_start_to_end() -> None:
@@ -376,3 +345,43 @@ def test_the_ledger_counts_loads_from_a_recording() -> None:
     assert not saves
     assert not ledger.loading
     assert found[0].duration_seconds == 1.0
+
+
+def cold(first_fetched: int) -> float | None:
+    """Return the cached share where 5 MB are in the cache 2 ms after the open; 95 MB are fetched later."""
+    t = 10.004
+    return late_look(
+        0.002, 5 * MB,
+        read(t, 0, read_bytes=first_fetched), read(t + 1.0, 60 * MB, read_bytes=first_fetched + 65 * MB),
+        read(11.6, 100 * MB, read_bytes=first_fetched + 95 * MB), closed(11.6),
+        read(11.61, 100 * MB, read_bytes=first_fetched + 95 * MB, held=False),
+    )  # fmt: skip
+
+
+def test_what_was_read_ahead_by_the_look_was_not_cached() -> None:
+    """The kernel reads 5 MB ahead at once: by the reader's own I/O they came from the storage."""
+    assert cold(5 * MB) == 0.0
+
+
+def test_what_was_cached_before_a_cold_rest_stays_cached() -> None:
+    """The reader had fetched nothing by its first look: the 5 MB in the page cache were there before."""
+    assert cold(0) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(("cached", "ratio"), [(100 * MB, 1.0), (3 * MB, 0.0)])
+def test_a_program_that_came_from_the_storage_says_nothing_of_its_file(cached: int, ratio: float) -> None:
+    """A reader that fetched 300 MB of libraries loads from the cache if it fetches nothing afterwards."""
+    fetched = 300 * MB + (0 if ratio else 97 * MB)
+    found = late_look(
+        0.002, cached,
+        read(10.004, 0, read_bytes=300 * MB), read(11.0, 100 * MB, read_bytes=fetched), closed(11.0),
+        read(11.1, 100 * MB, read_bytes=fetched, held=False),
+    )  # fmt: skip
+    assert found == ratio
+
+
+def test_a_short_cold_load_is_unknown() -> None:
+    """All 100 MB are cached by the look, and the process may have fetched them by its first look."""
+    whole = read(10.004, 100 * MB, read_bytes=100 * MB, position=100 * MB)
+    ended = read(10.02, 100 * MB, read_bytes=100 * MB, held=False)
+    assert late_look(0.003, 100 * MB, whole, closed(10.01), ended) is None

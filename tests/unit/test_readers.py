@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_exporter.sources.pagemap import touched_bytes
+from ckpt_exporter.sources.procfs import list_pids_newest_first
 from ckpt_exporter.sources.readers import FEW_PROCESSES, ReaderSearch
 from tests.unit.test_writers import FakeProc
 
@@ -212,3 +213,38 @@ def test_a_file_that_is_forgotten_is_new_again(proc: ReadingProc, model: Path) -
     search.forget_all()
     (again,) = search.look(wanted(model), search=True, opened=True)
     assert again.mapped_bytes == 10 * PAGE
+
+
+def test_the_newest_processes_are_looked_at_first_although_numbers_begin_anew(proc: ReadingProc) -> None:
+    """After the highest number come low ones: the latest process is the one that the kernel names."""
+    for pid in (1, 40, 300, 32000):
+        proc.process(pid)
+    (proc.base / "loadavg").write_text("0.10 0.20 0.30 2/400 41\n")
+    assert list_pids_newest_first(str(proc.base)) == [40, 1, 32000, 300]
+
+
+def test_where_descriptors_stand_apart_no_position_tells(proc: ReadingProc, model: Path) -> None:
+    """Two threads that read a file from different places have no position in common; a copy of one has."""
+    reader(proc, 7, model, pos=3 * PAGE)
+    proc.descriptor(7, 6, model, flags="0100000", pos=20 * PAGE)
+    reader(proc, 8, model, pos=4 * PAGE)
+    proc.descriptor(8, 6, model, flags="0100000", pos=4 * PAGE)
+    found = searching(proc, Clock()).look(wanted(model), search=True, opened=True)
+    assert {reading.pid: reading.position for reading in found} == {7: None, 8: 4 * PAGE}
+
+
+def test_a_second_reader_is_looked_for_as_soon_as_the_first_search_is_paid(
+    proc: ReadingProc, model: Path
+) -> None:
+    """Among many processes one that opens the file while another reads it is found by its descriptor."""
+    for pid in range(1000, 1000 + FEW_PROCESSES + 10):
+        proc.process(pid)
+        proc.reads(pid, 10)
+    clock = Clock()
+    search = searching(proc, clock)
+    reader(proc, 7, model)
+    look = wanted(model)
+    assert [reading.pid for reading in search.look(look, search=True, opened=True)] == [7]
+    reader(proc, 8, model)
+    clock.now += 1.0
+    assert [reading.pid for reading in search.look(look, search=True, opened=True)] == [7, 8]
