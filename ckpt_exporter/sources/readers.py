@@ -111,6 +111,7 @@ class ReaderSearch:
         self._kernel: set[int] = set()
         self._fruitless = 0
         self._paid_at = float("-inf")  # when what searches have cost so far is no more than their share
+        self._first_paid_at = float("-inf")
         self._compare_at = float("inf")
         self._commands: dict[int, tuple[str, str | None]] = {}
         self._pages: dict[int, _Pages] = {}
@@ -146,8 +147,8 @@ class ReaderSearch:
         self, files: Mapping[str, tuple[FileId, int]], wanted: _Wanted, known: set[int], *, opened: bool
     ) -> list[Reading]:
         now = self._clock()
-        first = (opened or self._idle) and now >= self._paid_at
-        if now < min(self._paid_at, self._compare_at):
+        first = (opened or self._idle) and now >= self._first_paid_at
+        if not first and now < min(self._paid_at, self._compare_at):
             return []
         began, self._idle = self._cost_clock(), False
         readings: list[Reading] = []
@@ -155,10 +156,16 @@ class ReaderSearch:
         for pid in self._holders(wanted, known) if first else sorted(self._candidates() - known):
             readings += self._look_at(pid, files, wanted)
         if first:
-            self._count()  # what has grown at the second search tells who reads
-        self._fruitless = 0 if self.held or first or self._counting else self._fruitless + 1
-        # Every search pays for what came before it, but what was only counted is compared soon after.
-        self._compare_at = now + COMPARE_SECONDS if first or self._counting else float("inf")
+            # It has a share of its own: a short load soon after another would go unseen else.
+            self._first_paid_at = now + (self._cost_clock() - began) / SEARCH_SHARE
+            began = self._cost_clock()
+            if now >= self._paid_at:
+                self._count()  # what has grown at the second search tells who reads
+                self._compare_at = now + COMPARE_SECONDS
+        else:
+            self._fruitless = 0 if self.held or self._counting else self._fruitless + 1
+            # Every search pays for what came before it, but what was only counted is compared soon after.
+            self._compare_at = now + COMPARE_SECONDS if self._counting else float("inf")
         self._paid_at = max(now, self._paid_at) + (self._cost_clock() - began) / SEARCH_SHARE
         return readings
 
