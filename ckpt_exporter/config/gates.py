@@ -80,7 +80,7 @@ class LoadGate:
     loads: int | None = 5
     duration_seconds: int | None = None
     bandwidth: int | None = None
-    speedup: float | None = 2.0
+    speedup: float | None = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,37 +319,38 @@ SPEEDUP = "load duration against the baseline"
 
 class TestLoads:
     def test_the_published_case(self) -> None:
-        """Loads 6.2 to 9.3 times as fast pass; a third of that, just above twice as fast, passes as well."""
+        """Loads 6.2 to 9.3 times as fast pass, and just as fast ones, too: not slower will do."""
         told = {c.name: c for c in judge(Gates(), load_evidence(loads_of(*PUBLISHED)), ["G5"])[0].checks}
-        third = verdicts("G5", load_evidence(loads_of(*(3 * s for s in PUBLISHED))))
+        same = verdicts("G5", load_evidence(loads_of(*[131.2] * 6)))
 
         # Medians: 131.2 / ((17.73 + 16.4) / 2) = 7.69.
-        assert (told[SPEEDUP].threshold, told[SPEEDUP].verdict) == ("at least x2.00 as fast", "pass")
+        assert (told[SPEEDUP].threshold, told[SPEEDUP].verdict) == ("at least x1.00 as fast", "pass")
         assert told[SPEEDUP].evidence == "x7.69 (x6.20 to x9.30)"
         assert told["loads from storage"].evidence == "6"
-        assert set(third.values()) == {"pass"}
+        assert set(same.values()) == {"pass"}
 
     def test_not_twice_as_fast(self) -> None:
-        """x1.64 for sure fails, x1.9 to x2.2 is not decided, and 1 asks for no more than not slower."""
+        """Where twice as fast is asked for, x1.64 for sure fails, and x1.9 to x2.2 is not decided."""
         slower = load_evidence(loads_of(*[80.0] * 6))
         either = load_evidence(loads_of(60.0, 61.0, 62.0, 66.0, 68.0, 69.0))
-        same = replace(Gates(), loads=LoadGate(speedup=1.0))
+        twice = replace(Gates(), loads=LoadGate(speedup=2.0))
 
-        assert verdicts("G5", slower)[SPEEDUP] == verdicts("G5", slower)["G5"] == "fail"
-        assert verdicts("G5", either)[SPEEDUP] == verdicts("G5", either)["G5"] == "not enough data"
-        assert verdicts("G5", slower, same)["G5"] == "pass"
+        assert verdicts("G5", slower, twice)[SPEEDUP] == verdicts("G5", slower, twice)["G5"] == "fail"
+        assert verdicts("G5", either, twice)[SPEEDUP] == "not enough data"
+        assert verdicts("G5", either, twice)["G5"] == "not enough data"
+        assert verdicts("G5", slower)["G5"] == "pass"
 
     def test_the_page_cache_is_no_storage(self) -> None:
         """Loads from memory, ten times as fast as any storage here, neither pass nor help to pass."""
         memory = loads_of(*[1.3] * 20, cached_ratio=1.0)
         unknown = loads_of(*[1.3] * 3, cached_ratio=None)
         only_memory = verdicts("G5", load_evidence(memory))
-        mixed = judge(Gates(), load_evidence((*loads_of(*[120.0] * 6), *memory, *unknown)), ["G5"])[0]
+        mixed = judge(Gates(), load_evidence((*loads_of(*[140.0] * 6), *memory, *unknown)), ["G5"])[0]
         told = {check.name: check for check in mixed.checks}
 
         assert only_memory == dict.fromkeys(("G5", "loads from storage", SPEEDUP), "not enough data")
         assert told["loads from storage"].evidence == "6 (20 from the page cache, 3 unknown, left out)"
-        assert told[SPEEDUP].evidence.startswith("x1.09")
+        assert told[SPEEDUP].evidence.startswith("x0.937")
         assert told[SPEEDUP].verdict == "fail"
 
     def test_too_few(self) -> None:
@@ -365,8 +366,8 @@ class TestLoads:
         assert set(verdicts("G5", Evidence(compare(arm(178), new_arm()))).values()) == {"not enough data"}
 
     def test_of_other_sizes(self) -> None:
-        """A tenth of the bytes in a tenth of the time is not ten times as fast."""
-        small = load_evidence(loads_of(*[13.1] * 6, bytes=6_560_000_000))
+        """A tenth of the bytes in an eighth of the time is slower, not eight times as fast."""
+        small = load_evidence(loads_of(*[16.4] * 6, bytes=6_560_000_000))
 
         assert verdicts("G5", small)["load bandwidth against the baseline"] == "fail"
 
