@@ -271,8 +271,11 @@ class _Moments:
 
 def _not_before(event: FileEvent | Progress, given: dict[str, float]) -> FileEvent | Progress:
     """Let nothing be told under a name before the rename that gave it, however early it was written."""
-    at = [t for name, t in given.items() if event.path == name or (event.path or "").startswith(name + "/")]
-    return replace(event, t=max(event.t, *at)) if at else event
+    name, t = event.path if given else None, event.t
+    while name:
+        t = max(t, given.get(name, t))
+        name = _parent(name)
+    return replace(event, t=t) if t > event.t else event
 
 
 def _within(t: float | None, fact: RemoteFile, otherwise: float) -> float:
