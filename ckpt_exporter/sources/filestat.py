@@ -141,12 +141,18 @@ def local_writers(path: str) -> int | None:
     except OSError:
         return None
     try:
+        return lease_tells_writers(fd)
+    finally:
+        os.close(fd)
+
+
+def lease_tells_writers(fd: int) -> int | None:
+    """Return what ``local_writers`` does, of the file that a descriptor for reading stands for."""
+    try:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except OSError as error:
         return 1 if error.errno == errno.EAGAIN else None
-    finally:
-        os.close(fd)
     return 0
 
 

@@ -120,6 +120,7 @@ class InotifyEngine:
         self._waiting.close()
 
     def _close_instance(self) -> None:
+        self.active.give_back()
         if self.trees.fd >= 0:
             self._waiting.remove(self.trees.fd)
             os.close(self.trees.fd)

@@ -9,19 +9,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ckpt_exporter.model import Progress, ProgressMethod
-from ckpt_exporter.sources.filestat import data_bytes, inode_name, is_filled, local_writers, lstat
+from ckpt_exporter.sources.closing import Closing
+from ckpt_exporter.sources.filestat import inode_name, local_writers, lstat
+from ckpt_exporter.sources.position import Positions
 
 if TYPE_CHECKING:
     from ckpt_exporter.sources.entry import Entry, InodeKey
 
-# A close event comes before the kernel lets go of the write access, so ask a little later.
-_CLOSING_RETRY_SECONDS = 0.02
-_CLOSING_GIVE_UP_SECONDS = 0.5
-# Walking a file in memory takes turns with its writer: beyond some 200 MiB it would be felt.
-_MEMORY_WALK_BUDGET_SECONDS = 0.002
-_MEMORY_TYPES = frozenset({"tmpfs", "ramfs", "devtmpfs"})
-# Memory file systems are walked page by page: 10 ms per GiB, and it slows their writer.
-_WALK_BUDGET_SECONDS = 0.005
+# So many closes are followed through a descriptor of their own at a time.
+_MAX_KEPT = 64
+_MAX_DENIED = 1000
+# A truncated file is believed by the steps in which it grows: the sooner, the more of them are seen.
+_STEP_SECONDS = 0.05
 _PROBE_SPREAD_SECONDS = 0.00025
 
 # Called with the file, its last stat (None: gone), the time of the close.
@@ -41,7 +40,7 @@ class ActiveFile:
         "in_place_size",
         "key",
         "lease_at",
-        "lease_wait",
+        "looked",
         "method",
         "mtime_ns",
         "opened_at",
@@ -50,6 +49,7 @@ class ActiveFile:
         "quiet_since",
         "size",
         "steps",
+        "truncated",
         "walk_at",
         "walked",
         "writers",
@@ -60,12 +60,14 @@ class ActiveFile:
         self.opened_at = t
         self.evented = evented  # its close will be seen
         self.key: InodeKey | None = None
-        self.closing: float | None = None  # time of a close after which another writer may hold it
+        self.closing: Closing | None = None  # the last close that was seen
         self.in_place_size: int | None = None  # size of the file that is being overwritten in place
+        self.truncated = False  # its old content was thrown away: its close will flush it
         self.size = -1
         self.mtime_ns = 0
         self.allocated = 0
-        self.steps = 0
+        self.looked: tuple[int, int] | None = None  # size and modification at the last look
+        self.steps = 0  # looks at which it had grown
         self.method: ProgressMethod | None = None
         self.fresh = True
         self.writers: int | None = 1 if evented else None
@@ -76,7 +78,6 @@ class ActiveFile:
         self.emitted_at = float("-inf")
         self.probe_at = t
         self.lease_at = t
-        self.lease_wait = 1.0
 
 
 class ActiveFiles:
@@ -86,6 +87,9 @@ class ActiveFiles:
         self._entry = entry
         self._settings = entry.settings
         self._closed = closed
+        self._positions = Positions(entry)
+        self._kept: set[Closing] = set()
+        self._denied: set[int] = set()  # users about whose files no lease tells anything
         self.by_path: dict[str, ActiveFile] = {}
         self.by_key: dict[InodeKey, ActiveFile] = {}
         self.in_directory: dict[str, int] = {}
@@ -133,6 +137,7 @@ class ActiveFiles:
             self.in_directory.pop(folder, None)
         if file.key is not None and self.by_key.get(file.key) is file:
             del self.by_key[file.key]
+        self._let_go(file)
         return file
 
     def put(self, file: ActiveFile, path: str, st: os.stat_result | None) -> None:
@@ -202,25 +207,34 @@ class ActiveFiles:
             self.identify(file, st)
         elif file.key != (st.st_dev, st.st_ino):
             return  # another file has this name now; the event about it is on its way
+        if file.closing is not None:
+            self._await_release(file, file.closing, st, now)
+            return
         changed = self._take_in(file, st, now)
-        position = self._position(file, st, changed=changed)
+        position = self._positions.measure(file, st, changed=changed)
         if self._writers(file, st, now) == 0:
             st = lstat(file.path) or st  # it may have grown between the two questions
             position = st.st_size if file.method == "size" else position
             self._emit(file, st, now, position)
             self._close(file, st, now)
+        elif file.truncated and position is None:
+            file.probe_at = now + _STEP_SECONDS
         elif (changed and file.fresh) or now - file.emitted_at >= self._settings.progress_repeat_seconds:
             self._emit(file, st, now, position)
 
     def _take_in(self, file: ActiveFile, st: os.stat_result, now: float) -> bool:
+        before, file.looked = file.looked, (st.st_size, st.st_mtime_ns)
+        if before is not None:
+            file.steps += st.st_size > before[0]
+            # Written behind its end: its size says nothing.
+            file.truncated = file.truncated and (st.st_size != before[0] or st.st_mtime_ns == before[1])
         allocated = st.st_blocks * 512
         changed = (st.st_size, st.st_mtime_ns, allocated) != (file.size, file.mtime_ns, file.allocated)
         if changed:
             if file.size >= 0:
                 file.quiet_since = now
-                file.steps += st.st_size > file.size
             if file.in_place_size is not None and st.st_size < file.in_place_size:
-                file.in_place_size = None  # truncated: written anew
+                file.in_place_size, file.truncated = None, True  # written anew
         return changed
 
     def _emit(self, file: ActiveFile, st: os.stat_result, now: float, position: int | None) -> None:
@@ -240,27 +254,66 @@ class ActiveFiles:
             )
         )
 
+    # --- closes -----------------------------------------------------------------------------------------
+
     def close_event(self, file: ActiveFile, t: float, st: os.stat_result | None) -> None:
-        """Take in a close at ``t``: the file is closed unless another writer still holds it."""
-        held = (
-            st is not None
-            and not self._entry.is_shared(file.path, st.st_dev)
-            and local_writers(file.path) == 1
-        )
-        if not held:
-            file.closing = t
-            self.drop(file.path)
-            self._closed(file, st if st is None else lstat(file.path) or st, t)
+        """Take in a close at ``t``: the file is closed once no writer holds it any more."""
+        self._let_go(file)
+        file.closing = Closing(t, st)
+        if st is not None and self._is_held(file, file.closing, st):
+            self.urgent = True
+            file.probe_at = t + file.closing.pause_seconds(t)
             return
-        file.closing = t
-        self.urgent = True
-        file.lease_at = t
-        file.probe_at = t + _CLOSING_RETRY_SECONDS
+        self.drop(file.path)
+        self._closed(file, st if st is None else lstat(file.path) or st, t)
+
+    def _is_held(self, file: ActiveFile, closing: Closing, st: os.stat_result) -> bool:
+        if st.st_uid in self._denied or self._entry.is_shared(file.path, st.st_dev):
+            return False
+        if len(self._kept) < _MAX_KEPT:
+            closing.keep(file.path)
+            self._kept.add(closing)
+        answer = closing.writers(file.path)
+        if answer is None and len(self._denied) < _MAX_DENIED:
+            self._denied.add(st.st_uid)
+        return answer == 1
+
+    def _let_go(self, file: ActiveFile) -> None:
+        if file.closing is not None:
+            file.closing.end()
+            self._kept.discard(file.closing)
+
+    def _await_release(self, file: ActiveFile, closing: Closing, st: os.stat_result, now: float) -> None:
+        """Ask whether the writer whose close was seen is through with it."""
+        if closing.is_one_of_several(st, now):
+            self._let_go(file)
+            file.closing = None
+            file.lease_at = now + self._settings.silent_probe_seconds
+        elif closing.writers(file.path) != 1:
+            self.drop(file.path)
+            self._closed(file, st, now)
+        else:
+            file.probe_at = now + closing.pause_seconds(now)
+            if now - file.emitted_at >= self._settings.progress_repeat_seconds:
+                self._emit(file, st, now, self._positions.measure(file, st, changed=False))
+
+    def settle(self, path: str, t: float) -> None:
+        """Close a file that leaves its name at ``t`` if its writer is through: a rename follows the close."""
+        file = self.by_path.get(path)
+        st = file.closing.stat() if file is not None and file.closing is not None else None
+        if file is None or file.closing is None or st is None or file.closing.writers(path) == 1:
+            return
+        self.drop(path)
+        self._closed(file, st, t)
+
+    def give_back(self) -> None:
+        """Keep no descriptor any longer: watching ends, or begins anew."""
+        for closing in self._kept:
+            closing.end()
+        self._kept.clear()
 
     def _close(self, file: ActiveFile, st: os.stat_result, now: float) -> None:
-        t = file.closing
-        if t is None:
-            t = self._entry.modified(st)
+        t = self._entry.modified(st)
         self.drop(file.path)
         self._closed(file, st, now if t is None else min(max(t, file.opened_at), now))
 
@@ -283,7 +336,7 @@ class ActiveFiles:
                 file.writers = 0
             return file.writers
         quiet = now - file.quiet_since
-        if file.evented and file.closing is None and quiet < self._settings.silent_probe_seconds:
+        if file.evented and quiet < self._settings.silent_probe_seconds:
             return file.writers
         answer = local_writers(file.path)
         if answer is None and not file.evented and quiet >= self._settings.quiet_close_seconds:
@@ -291,105 +344,6 @@ class ActiveFiles:
         if answer is not None:
             file.writers = answer
         if answer == 1:
-            self._held(file, now)
+            # Its close will be told; where that may have been missed, it is asked for.
+            file.lease_at = now + (self._settings.silent_probe_seconds if file.evented else 1.0)
         return file.writers
-
-    def _held(self, file: ActiveFile, now: float) -> None:
-        """Ask again after a silence, or soon when the close of the held file may go unseen."""
-        if file.closing is None:
-            wait = self._settings.silent_probe_seconds if file.evented else 1.0
-            file.lease_at = now + wait
-        elif now - file.closing > _CLOSING_GIVE_UP_SECONDS:
-            file.closing = None  # that close was one of several
-            file.lease_at = now + self._settings.silent_probe_seconds
-        else:
-            file.probe_at = now + _CLOSING_RETRY_SECONDS
-
-    # --- position ---------------------------------------------------------------------------------------
-
-    def _position(self, file: ActiveFile, st: os.stat_result, *, changed: bool) -> int | None:
-        """Return the bytes written so far; sets ``method``, and ``fresh`` False when it was not measured."""
-        file.fresh = True
-        if file.in_place_size is not None:
-            return self._in_place(file, st)
-        if st.st_size == 0 or self._entry.is_shared(file.path, st.st_dev):
-            file.method = "size" if st.st_size == 0 else self._settle(file, "size")
-            return st.st_size
-        if not self._needs_walk(file, st, changed=changed):
-            return st.st_size
-        return self._walk(file, st)
-
-    def _needs_walk(self, file: ActiveFile, st: os.stat_result, *, changed: bool) -> bool:
-        """Size alone is trusted while it grows steadily, after the data agreed with it."""
-        if file.method != "size" or file.checked_at == float("-inf"):
-            return True
-        jumped = st.st_size > file.size * 1.25 + 4096
-        stands = changed and st.st_size == file.size
-        stale = changed and self._entry.clock() - file.checked_at >= self._settings.walk_check_seconds
-        return jumped or stands or stale
-
-    def _walk(self, file: ActiveFile, st: os.stat_result) -> int | None:
-        now = self._entry.clock()
-        kind = self._entry.systems.type_of(file.path, st.st_dev)
-        if now < file.walk_at:
-            return self._between_walks(file, st, kind)
-        try:
-            # A file once seen with holes is measured to the last of them.
-            if file.method != "data" and is_filled(file.path, st.st_size):
-                file.method, file.checked_at, file.walked = "size", now, None
-                return st.st_size
-            data, cost = data_bytes(file.path)
-        except OSError:
-            return self._denied(file, st, kind)
-        pause = cost * 100 if cost > _WALK_BUDGET_SECONDS else 0.0
-        if kind in _MEMORY_TYPES:
-            pause = max(
-                cost * 100, self._settings.memory_walk_seconds if cost > _MEMORY_WALK_BUDGET_SECONDS else 0.0
-            )
-        file.walk_at = now + pause
-        file.checked_at = now
-        if data is None:
-            file.fresh = False
-            return None
-        file.walked = (data, st.st_blocks * 512)
-        agrees = data >= st.st_size - max(4096, st.st_size // 100)
-        file.method = "size" if agrees else "data"
-        return st.st_size if agrees else data
-
-    @staticmethod
-    def _between_walks(file: ActiveFile, st: os.stat_result, kind: str) -> int | None:
-        """In memory a page is allocated when it is written, unless it was preallocated; elsewhere unknown."""
-        if kind in _MEMORY_TYPES and file.method == "data" and file.walked is not None:
-            data, allocated = file.walked
-            if st.st_blocks * 512 > allocated:
-                return min(st.st_size, data + st.st_blocks * 512 - allocated)
-        file.fresh = False
-        return None
-
-    @staticmethod
-    def _denied(file: ActiveFile, st: os.stat_result, kind: str) -> int | None:
-        """Judge by ``stat`` alone, without the right to open the file (or its name just went)."""
-        if kind != "xfs":
-            file.method = "allocated"
-            return min(st.st_size, st.st_blocks * 512)
-        # XFS allocates far ahead of an appending writer, so only a size that grows in steps is believed.
-        if file.steps < 2:
-            return None
-        file.method = "size"
-        return st.st_size
-
-    def _in_place(self, file: ActiveFile, st: os.stat_result) -> int | None:
-        answer = self._entry.shared.overwrite_position(file.path, inode_name(st))
-        if answer is not None:
-            position, file.method = answer
-            return position
-        if file.in_place_size is not None and st.st_size > file.in_place_size:
-            file.method = "size"
-            return st.st_size
-        file.method = None
-        return None
-
-    @staticmethod
-    def _settle(file: ActiveFile, method: ProgressMethod) -> ProgressMethod:
-        file.checked_at = 0.0
-        return method

@@ -179,11 +179,12 @@ class DirectoryReaders:
             st = lstat(path)
             if st is None:
                 continue
+            truncated = st.st_size < file.size  # by its opener, who writes it anew: a look would disturb that
             file.id, file.size = (st.st_dev, st.st_ino), st.st_size
             cached = None
             # Network and other file systems without a device may not count what they fetch.
             limit = COUNTED_SECONDS if os.major(st.st_dev) else PROMPT_SECONDS
-            if self._clock() - file.opened <= limit:
+            if self._clock() - file.opened <= limit and not truncated:
                 with self._lock:
                     file.own_opens = file.own_closes = 1 if self._page_cache.available else 0
                     file.own_until = self._clock() + OWN_EVENTS_SECONDS

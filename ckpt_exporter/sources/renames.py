@@ -85,6 +85,7 @@ class Renames:
             # A scan may be ahead of the events: then another file has this name already.
             departure.stale = known is not None and st is not None and st.st_ino == known[2]
             if not departure.stale:
+                self._active.settle(path, t)
                 departure.file = self._active.drop(path)
                 departure.known = self._tree.forget(node, name)
         departure.told = (node, name) in self.unsized

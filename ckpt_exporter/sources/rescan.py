@@ -295,6 +295,7 @@ class TreeWatch(Watches):
         file = self._active.add(path, t, st, evented=evented)
         if known is not None and 0 < known[0] <= st.st_size:
             file.in_place_size = known[0]
+        file.truncated = cut or (known is not None and known[0] > st.st_size)
         self.tree.remember(node, name, known_of(st))
         self.disarm(node, t)
 

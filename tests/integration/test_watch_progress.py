@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -109,39 +109,8 @@ PATTERNS = {
 }
 
 
-def run(*command: str) -> None:
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"{' '.join(command[:3])} failed here: {done.stderr.strip()[:200]}")
-
-
-@pytest.fixture(params=["disk", "tmpfs", "ext4", "xfs", "btrfs"])
-def filesystem(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """Give a directory on the file system of that name; ``disk`` is where temporary files are."""
-    kind = request.param
-    if kind == "disk":
-        yield tmp_path
-        return
-    where = tmp_path / kind
-    where.mkdir()
-    if kind == "tmpfs":
-        run("mount", "-t", "tmpfs", "-o", "size=512m", "ckpt-test", str(where))
-    else:
-        if shutil.which(f"mkfs.{kind}") is None:
-            pytest.skip(f"mkfs.{kind} is not installed")
-        image = tmp_path / "image"
-        with open(image, "wb") as file:
-            file.truncate(700 * MIB)
-        run(f"mkfs.{kind}", "-q", str(image))
-        run("mount", "-o", "loop", str(image), str(where))
-    try:
-        yield where
-    finally:
-        subprocess.run(["umount", str(where)], check=False, capture_output=True)
-        subprocess.run(["umount", "-l", str(where)], check=False, capture_output=True)
-
-
 @pytest.mark.alone
+@pytest.mark.parametrize("filesystem", ["disk", "tmpfs", "ext4", "xfs", "btrfs"], indirect=True)
 def test_positions_are_within_three_percent_of_the_truth(filesystem: Path) -> None:
     """Appended, preallocated, sparse, mapped and direct writes: no position is off by more than 3 %."""
     writers: dict[str, PacedWriter] = {}

@@ -134,6 +134,15 @@ def test_a_look_that_comes_late_asks_nothing(readers: Readers, model: Path) -> N
     assert readers.cache.asked == []
 
 
+def test_a_truncated_file_is_not_opened(readers: Readers, model: Path) -> None:
+    """Smaller than it was is a file that its opener writes anew: a close of any descriptor would flush it."""
+    os.truncate(model, 0)
+    readers.opened(model)
+    readers.wait(readers.looks)
+    assert readers.looks()[0].cached_bytes is None
+    assert readers.cache.asked == []
+
+
 def test_a_file_that_is_written_is_not_looked_for(readers: Readers, proc: ReadingProc, model: Path) -> None:
     """Once a file is being written its readers are told no more."""
     reader(proc, 7, model)

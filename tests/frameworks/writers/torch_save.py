@@ -2,8 +2,7 @@
 
 ``torch.save`` opens its file in C++, first thing in the call, and closes it last, so the call's own
 boundaries are the truth. Writing over an older file takes longer than its writes: the open frees the old
-pages, and on ext4 the close starts the write-back of the new ones (mount option ``auto_da_alloc``), which
-goes on for a while after the kernel has reported the close.
+pages, and the close flushes the new ones (on ext4, xfs and btrfs).
 """
 
 from __future__ import annotations
