@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import glob
 import logging
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from ckpt_exporter import __version__
-from ckpt_exporter.bubble.cold_start import WAIT_SECONDS
+from ckpt_exporter.chronicle import Chronicle
 from ckpt_exporter.config.fragments import Fragments
 from ckpt_exporter.config.schema import Config, HistorySettings
 from ckpt_exporter.detect.layouts import is_ignored, is_noise
@@ -21,39 +19,31 @@ from ckpt_exporter.detect.places import fixed_prefix, relative_to
 from ckpt_exporter.errors import CkptExporterError
 from ckpt_exporter.history.place import why_unusable
 from ckpt_exporter.history.recorder import HistoryRecorder, Place
-from ckpt_exporter.journal import log_bubble, log_cold_start, log_load, log_save, log_stall
 from ckpt_exporter.ledger import Ledger
 from ckpt_exporter.logs import log_event
 from ckpt_exporter.metrics.registry import build_registry
 from ckpt_exporter.model import (
-    Bubble,
     ConfigStatus,
     DirectorySettings,
     Fact,
     FileEvent,
     GpuBackendStatus,
     Load,
-    LoadGpus,
     Progress,
     ProgressMethod,
     ReadEvent,
     RecordingStatus,
-    Save,
     Snapshot,
-    Stall,
     StorageStatus,
     WebStatus,
 )
 from ckpt_exporter.recording import Recorder
-from ckpt_exporter.sources.backends import BACKENDS, present_backend
 from ckpt_exporter.sources.elsewhere import ElsewhereSource
+from ckpt_exporter.sources.gpu_choice import GpuSourceMaker, choose_gpus
 from ckpt_exporter.sources.gpu_runs import GpuRuns
-from ckpt_exporter.sources.gpus import GpuSource
 from ckpt_exporter.sources.host_evidence import HostEvidenceSource
-from ckpt_exporter.sources.ownership import GpuOwners
+from ckpt_exporter.sources.ownership import GpuOwners, UnplacedLoads
 from ckpt_exporter.sources.reading import ReadersSource
-from ckpt_exporter.sources.sampler import SampledGpus, SamplerSettings
-from ckpt_exporter.sources.simulated import SimulatedGpus
 from ckpt_exporter.sources.storage import StorageSource
 from ckpt_exporter.sources.watch import WatchSource
 from ckpt_exporter.sources.who import WritersSource
@@ -69,17 +59,10 @@ LOG = logging.getLogger("ckpt_exporter")
 TICK_SECONDS = 0.25
 JUDGING_TICK_SECONDS = 1.0
 IDLE_TICK_SECONDS = 10.0
-# Loads whose GPUs have yet to be found.
-MAX_UNPLACED = 16
 # A directory that is not there by then is a state like any other, and the start is over.
 SETTLE_SECONDS = 5.0
-
-
 # A clock that differs from the monotonic one by more than this since the start was set, not disciplined.
 CLOCK_STEP_SECONDS = 0.5
-
-# Makes the source of GPU readings from where its facts go and whether a save is open.
-GpuSourceMaker = Callable[[Callable[[Fact], None], Callable[[], bool]], GpuSource]
 
 
 class Exporter:
@@ -106,51 +89,64 @@ class Exporter:
         self._recording_status = RecordingStatus() if recorder is not None else None
         self._config_status = _loaded(config, ConfigStatus())
         self._main_refused = False
-        self.ledger = Ledger(
-            config.directories,
-            config.detect,
-            unix_minus_t=time.time() - clock(),
-            on_save=self._on_save,
-            on_fact=recorder.write if recorder is not None else None,
-            on_bubble=self._on_bubble,
-            on_begin=self._on_begin,
-            on_load=self._on_load,
-            on_remote_save=self._on_remote_save,
-            on_low=self._on_low,
-            on_cold_start=self._on_cold_start,
-        )
-        self._history = _history(config, self.ledger)
-        self._gpu_backend, make_gpus = gpus or _configured_gpus(config)
+        gpu = config.gpu
+        self._gpu_backend, make_gpus = gpus or choose_gpus(gpu.backend, gpu.sample_hz, gpu.url)
+        self._chronicle = Chronicle(measures_gpus=make_gpus is not None)
+        self.ledger = self._make_ledger(config)
+        self._history = self._chronicle.history = _history(config, self.ledger)
         self._gpus = make_gpus(self.ledger.feed, self._is_saving) if make_gpus is not None else None
         owners = GpuOwners(self._gpu_processes, lambda: self._gpus is not None and self._gpus.mapping_known)
         self._gpu_runs = GpuRuns(owners.runs)
-        self._gpus_of = owners.gpus_of
-        self._unplaced: deque[Load] = deque(maxlen=MAX_UNPLACED)
+        self._unplaced = UnplacedLoads(owners.gpus_of)
         self._writers = WritersSource(self.ledger.feed, clock, owners.gpus_of)
         self._readers = ReadersSource(self.ledger.feed, clock)
-        self._evidence = HostEvidenceSource(
+        self._evidence = self._make_evidence(owners)
+        self._watch = self._make_watch(config)
+        self._elsewhere = ElsewhereSource(config.directories, config.detect, self.ledger.feed, clock=clock)
+        self._storage = self._make_storage(config)
+        self._web = self._make_web(config)
+
+    def _make_ledger(self, config: Config) -> Ledger:
+        return Ledger(
+            config.directories,
+            config.detect,
+            unix_minus_t=time.time() - self._clock(),
+            on_save=self._chronicle.add_save,
+            on_fact=self._recorder.write if self._recorder is not None else None,
+            on_bubble=self._chronicle.add_cost,
+            on_begin=self._on_begin,
+            on_load=self._on_load,
+            on_remote_save=self._chronicle.add_save,
+            on_low=self._on_low,
+            on_cold_start=self._chronicle.add_cold_start,
+        )
+
+    def _make_evidence(self, owners: GpuOwners) -> HostEvidenceSource:
+        return HostEvidenceSource(
             self.ledger.feed,
-            clock,
-            unexplained=lambda: self.ledger.unexplained(clock()),
+            self._clock,
+            unexplained=lambda: self.ledger.unexplained(self._clock()),
             pids_by_gpu=lambda: self._gpu_processes() if self._gpus and self._gpus.mapping_known else {},
             gpus_of=owners.gpus_of,
         )
-        self._watch = WatchSource(
+
+    def _make_watch(self, config: Config) -> WatchSource:
+        return WatchSource(
             config.directories,
             self._emit,
-            clock=clock,
+            clock=self._clock,
             ignored=_is_ignored,
             overwrite_position=self._overwrite_position,
         )
-        self._elsewhere = ElsewhereSource(config.directories, config.detect, self.ledger.feed, clock=clock)
-        self._storage = StorageSource(
+
+    def _make_storage(self, config: Config) -> StorageSource:
+        return StorageSource(
             config.directories,
             publish=self._on_storage,
             emit=self.ledger.feed,
-            clock=clock,
+            clock=self._clock,
             saving=lambda name: self._watch.saving(name) or self.ledger.saving(name),
         )
-        self._web = self._make_web(config)
 
     def _make_web(self, config: Config) -> WebServer:
         return WebServer(
@@ -355,53 +351,18 @@ class Exporter:
         name = self.ledger.directory_of(path)
         return self._writers.overwrite_position(name, path) if name is not None else None
 
-    def _on_save(self, save: Save) -> None:
-        if self._history is not None:
-            self._history.add_save(save)
-        log_save(save)
-
-    def _on_remote_save(self, save: Save) -> None:
-        if self._history is not None:
-            self._history.add_save(save)
-        log_save(save)
-
     def _on_storage(self, status: StorageStatus) -> None:
         self.ledger.set_storage(status)
         self._elsewhere.note_mount(status)
 
     def _on_load(self, load: Load) -> None:
-        if self._history is not None:
-            self._history.add_load(load)
-        log_load(load)
-        if self._gpus is not None and load.pids:
-            self._unplaced.append(load)
+        self._chronicle.add_load(load)
+        if self._gpus is not None:
+            self._unplaced.add(load)
 
     def _place_loads(self) -> None:
-        """Find the GPUs of those who loaded; a process may first load, and take its GPU then."""
-        now = self._clock()
-        for _ in range(len(self._unplaced)):
-            load = self._unplaced.popleft()
-            gpus = self._gpus_of(load.pids)
-            if gpus:
-                self.ledger.feed(LoadGpus(now, load.directory, load.path, load.end, gpus))
-            elif now < load.end + WAIT_SECONDS:
-                self._unplaced.append(load)
-
-    def _on_cold_start(self, load: Load) -> None:
-        if self._history is not None:
-            self._history.add_cold_start(load)
-        log_cold_start(load)
-
-    def _on_bubble(self, cost: Bubble | Stall) -> None:
-        if not isinstance(cost, Bubble):
-            if self._history is not None:
-                self._history.add_stall(cost)
-            log_stall(cost)
-            return
-        if self._history is not None:
-            self._history.add_bubble(cost)
-        # Without a GPU part there is nothing to say, save after save.
-        log_bubble(cost, logging.DEBUG if self._gpus is None else logging.INFO)
+        for placed in self._unplaced.place(self._clock()):
+            self.ledger.feed(placed)
 
 
 def _loaded(config: Config, before: ConfigStatus, known: tuple[str, ...] = ()) -> ConfigStatus:
@@ -438,23 +399,6 @@ def _history(config: Config, ledger: Ledger) -> HistoryRecorder | None:
     node = os.environ.get("NODE_NAME") or socket.gethostname()
     place = Place(settings.path, node, settings.retention_seconds, settings.max_bytes)
     return HistoryRecorder(place, ledger)
-
-
-def _configured_gpus(config: Config) -> tuple[str, GpuSourceMaker | None]:
-    """Choose the source of GPU readings; ``auto`` takes the accelerator whose driver shows, else none."""
-    backend, sample_hz = config.gpu.backend, config.gpu.sample_hz
-    if backend == "auto":
-        backend = present_backend(glob.iglob) or "none"
-    if backend in BACKENDS:
-        settings = SamplerSettings(url=config.gpu.url)
-        return backend, lambda emit, saving: SampledGpus(
-            emit, backend=backend, sample_hz=sample_hz, saving=saving, settings=settings
-        )
-    if backend == "simulated":
-        return backend, lambda emit, saving: SimulatedGpus(
-            emit, sample_hz=sample_hz, state=lambda: "saving" if saving() else "training"
-        )
-    return backend, None
 
 
 def refuse_watched(what: str, shown: str, path: str, config: Config) -> None:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from ckpt_exporter.app import LOG, TICK_SECONDS, Exporter, GpuSourceMaker, refuse_watched
+from ckpt_exporter.app import LOG, TICK_SECONDS, Exporter, refuse_watched
 from ckpt_exporter.config.fragments import Fragments
 from ckpt_exporter.config.schema import Config
 from ckpt_exporter.errors import CkptExporterError
 from ckpt_exporter.logs import log_event
 from ckpt_exporter.recording import Recorder
 from ckpt_exporter.sources.following import Following
+from ckpt_exporter.sources.gpu_choice import GpuSourceMaker
 from ckpt_exporter.systemd import ServiceManager
 
 

@@ -1,13 +1,17 @@
-"""Which GPUs belong to the run that writes: processes on GPUs joined with writing processes."""
+"""Which GPUs belong to the run that writes or loads: processes on GPUs joined with its processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from ckpt_exporter.bubble.cold_start import WAIT_SECONDS
+from ckpt_exporter.model import Load, LoadGpus
 from ckpt_exporter.sources.procfs import read_process
 from ckpt_exporter.sources.runs import RunIdentity, identify_run
 
 MAX_REMEMBERED = 1024
+MAX_UNPLACED = 16
 
 
 class GpuOwners:
@@ -80,3 +84,29 @@ def _key(run: RunIdentity | None) -> tuple[str, str] | None:
     if run is None:
         return None
     return ("process", str(run.root_pid)) if run.run_id is None else (run.scheduler or "", run.run_id)
+
+
+class UnplacedLoads:
+    """Loads whose GPUs have yet to be found; a process may first load, and take its GPU then.
+
+    ``gpus_of`` gives the GPUs of the run of some processes. Loads may be added from any thread.
+    """
+
+    def __init__(self, gpus_of: Callable[[Iterable[int]], tuple[int, ...] | None]) -> None:
+        self._gpus_of = gpus_of
+        self._loads: deque[Load] = deque(maxlen=MAX_UNPLACED)
+
+    def add(self, load: Load) -> None:
+        """Look for the GPUs of a load from now on, if its processes are known."""
+        if load.pids:
+            self._loads.append(load)
+
+    def place(self, now: float) -> Iterator[LoadGpus]:
+        """Yield the GPUs that are found by now; give up loads that ended too long ago."""
+        for _ in range(len(self._loads)):
+            load = self._loads.popleft()
+            gpus = self._gpus_of(load.pids)
+            if gpus:
+                yield LoadGpus(now, load.directory, load.path, load.end, gpus)
+            elif now < load.end + WAIT_SECONDS:
+                self._loads.append(load)
