@@ -31,12 +31,16 @@ class Finished:
 class OpenSaves:
     """The saves being written below one directory, and the file versions they consist of.
 
-    ``layout`` is the directory's configured layout or ``auto``; ``end`` is called with a save whose files
-    are about to be overwritten by its next version.
+    ``layout`` is the directory's configured layout or ``auto``, ``quiet_seconds`` how long a save without a
+    checkpoint's name may pause; ``end`` is called with a save whose files are about to be overwritten by its
+    next version.
     """
 
-    def __init__(self, layout: str, end: Callable[[SaveInProgress, float], None]) -> None:
+    def __init__(
+        self, layout: str, quiet_seconds: float, end: Callable[[SaveInProgress, float], None]
+    ) -> None:
         self.layout = layout
+        self.quiet_seconds = quiet_seconds
         self.by_key: dict[str, SaveInProgress] = {}
         self.by_path: dict[str, SaveInProgress] = {}
         self.new_directories = NewDirectories()
@@ -44,12 +48,12 @@ class OpenSaves:
         self._finished: OrderedDict[str, Finished] = OrderedDict()
         self._end = end
 
-    def place(self, record: FileRecord, path: str, t: float, quiet_seconds: float) -> SaveInProgress:
+    def place(self, record: FileRecord, path: str, t: float) -> SaveInProgress:
         """Put a file version into the save it belongs to, opening or splitting saves as needed."""
         record.rename(path)
         unit = layouts.locate(path, self.layout)
         record.staged = layouts.is_temporary(path) or (unit is not None and unit.staged)
-        save = self.named(unit, path, t) if unit is not None else self._near(path, t, quiet_seconds)
+        save = self.named(unit, path, t) if unit is not None else self._near(path, t)
         old = save.files.get(path)
         if old is not None and old is not record:
             save = self._next_version(save, old, record, t)
@@ -110,7 +114,7 @@ class OpenSaves:
         self.drop_if_empty(save)
         return True
 
-    def relocate(self, path: str, to: str, t: float, quiet_seconds: float) -> None:
+    def relocate(self, path: str, to: str, t: float) -> None:
         """Follow a file of an open save to its new name, which may put it into another save."""
         save = self.by_path[path]
         record = self.take(path)
@@ -118,7 +122,7 @@ class OpenSaves:
         record.changed_at = max(record.changed_at, t)
         if not record.open:
             record.closed_at = max(record.closed_at or t, t)
-        target = self.place(record, to, t, quiet_seconds)
+        target = self.place(record, to, t)
         if was_staged and not record.staged and self._publishes(path, to):
             target.published_at = t
         if target is save:
@@ -179,7 +183,7 @@ class OpenSaves:
                 save.late_of = finished.save
         return save
 
-    def _near(self, path: str, t: float, quiet_seconds: float) -> SaveInProgress:
+    def _near(self, path: str, t: float) -> SaveInProgress:
         """Find or open the save of a file without a checkpoint's name."""
         step = layouts.step_of_name(path)
         parent = layouts.parent_of(path)
@@ -187,7 +191,7 @@ class OpenSaves:
             save
             for save in self.by_key.values()
             if _within(save, parent, step)
-            and (save.open_files > 0 or t - save.last_activity <= quiet_seconds)
+            and (save.open_files > 0 or t - save.last_activity <= self.quiet_seconds)
         ]
         exact = [save for save in near if save.step == step]
         chosen = max(exact or near, key=lambda save: save.opened_at, default=None)
@@ -195,7 +199,7 @@ class OpenSaves:
             chosen.step = chosen.step if step is None else step
             return chosen
         # A burst into a directory made for it is one save, however its files are spread below.
-        made = self.new_directories.topmost(path, t - quiet_seconds)
+        made = self.new_directories.topmost(path, t - self.quiet_seconds)
         place = parent if made is None else made
         key = place if step is None else f"{place}#{step}"
         if key not in self.by_key:

@@ -39,11 +39,11 @@ def resume(
     record = FileRecord(path, progress.t, start=begun)
     if known is not None:
         record.advance(progress)
-    save = saves.place(record, path, progress.t, settings.quiet_seconds)
+    save = saves.place(record, path, progress.t)
     save.bytes_arrived += record.position
     save.notes.add("reconciled")
     if known is not None:
-        _join(saves, save, settings, _earlier(saves, inventory, save, settings, record))
+        _join(saves, save, _earlier(saves, inventory, save, settings, record))
         _reopen(inventory, save)
     return save
 
@@ -59,7 +59,7 @@ def begin_after_pause(
         return
     earlier = _earlier(saves, inventory, save, settings, record)
     if any(_is_recent(file) for file in earlier.values()):
-        _join(saves, save, settings, earlier)
+        _join(saves, save, earlier)
         if "partial" not in save.notes:
             _reopen(inventory, save)
 
@@ -96,9 +96,7 @@ def _earlier(
     return {} if committed else earlier  # what comes after a commit is added to it
 
 
-def _join(
-    saves: OpenSaves, save: SaveInProgress, settings: DetectSettings, earlier: dict[str, KnownFile]
-) -> None:
+def _join(saves: OpenSaves, save: SaveInProgress, earlier: dict[str, KnownFile]) -> None:
     """Add what was finished before, if this host wrote it.
 
     Where other hosts write, too, whose it is can't be known: then the save is ``partial``, and how long it
@@ -110,7 +108,7 @@ def _join(
     if earlier:
         save.notes.add("reconciled")
     for path, file in sorted(earlier.items()):
-        _include(saves, save, path, file, settings.quiet_seconds)
+        _include(saves, save, path, file)
 
 
 def _begun(known: KnownFile, path: str, layout: str) -> float | None:
@@ -137,14 +135,12 @@ def _chain(files: dict[str, KnownFile], reach: float, patience: float) -> dict[s
     return chosen
 
 
-def _include(
-    saves: OpenSaves, save: SaveInProgress, path: str, known: KnownFile, quiet_seconds: float
-) -> None:
+def _include(saves: OpenSaves, save: SaveInProgress, path: str, known: KnownFile) -> None:
     """Add a file of the same checkpoint that was finished before watching began."""
     closed_at = save.start if known.modified is None else known.modified
     start = None if known.started is None else min(closed_at, known.started)
     record = FileRecord(path, closed_at, start=start)
     record.close(closed_at, known.size, known.modified)
-    saves.place(record, path, closed_at, quiet_seconds)
+    saves.place(record, path, closed_at)
     save.start = min(save.start, closed_at)
     save.bytes_arrived += record.position

@@ -11,10 +11,11 @@ from ckpt_exporter.detect.evidence import closed_again, earliest, is_rewrite, un
 from ckpt_exporter.detect.files import FileRecord
 from ckpt_exporter.detect.grouping import OpenSaves
 from ckpt_exporter.detect.inventory import Inventory, KnownFile
+from ckpt_exporter.detect.moves import Moves
 from ckpt_exporter.detect.places import NewDirectories, Openings, fixed_prefix, relative_to
 from ckpt_exporter.detect.progress import SaveInProgress, joined_late
 from ckpt_exporter.detect.resume import begin_after_pause, look_at, resume
-from ckpt_exporter.detect.signs import begin_unfinished, end_unfinished, note_remote_commit, note_sign
+from ckpt_exporter.detect.signs import begin_unfinished, note_remote_commit, note_sign
 from ckpt_exporter.detect.verdict import EarlierSaves, big_enough, is_due, judge, take_stock
 from ckpt_exporter.model import (
     DetectSettings,
@@ -46,7 +47,10 @@ class SaveDetector:
         self.base = fixed_prefix(directory.path)
         self.inventory = Inventory()
         self.meter = Meter()
-        self._saves = OpenSaves(directory.layout, self._end)
+        self._saves = OpenSaves(directory.layout, settings.quiet_seconds, self._end)
+        self._moves = Moves(
+            self._saves, self.inventory, ignored=self._ignored, close=self._close, emptied=self._emptied
+        )
         self._earlier = EarlierSaves()
         self._space: Space | None = None
         self._scanned = False
@@ -61,6 +65,7 @@ class SaveDetector:
         self.directory = directory
         self.settings = settings
         self._saves.layout = directory.layout
+        self._saves.quiet_seconds = settings.quiet_seconds
 
     def owns(self, path: str | None) -> bool:
         """Tell whether an absolute path lies below this directory."""
@@ -103,7 +108,7 @@ class SaveDetector:
             record.changed_at = max(record.changed_at, t)
             if not record.open:
                 record.closed_at = t
-            self._place(record, path, t)
+            self._saves.place(record, path, t)
             note_sign(self._saves, path, t)
         return self._handed_out()
 
@@ -144,11 +149,11 @@ class SaveDetector:
     def _on_file(self, event: FileEvent) -> None:
         path = relative_to(event.path, self.base) if event.path is not None else None
         if event.event == "moved":
-            self._on_moved(event, path, relative_to(event.to, self.base) if event.to is not None else None)
+            self._moves.moved(event, path, relative_to(event.to, self.base) if event.to is not None else None)
         elif path is None:
             return
         elif event.event == "deleted":
-            self._on_deleted(event, path)
+            self._moves.deleted(event, path)
         elif event.is_dir:
             if event.event == "create" and not event.initial:
                 self._saves.new_directories.add(path, event.t)
@@ -200,7 +205,7 @@ class SaveDetector:
             return
         before = self._saves.renamed_from(event.inode, path, event.started) if event.found else None
         if before is not None:
-            self._saves.relocate(before, path, event.t, self.settings.quiet_seconds)
+            self._saves.relocate(before, path, event.t)
             return
         known = self.inventory.get(path)
         if known is not None and event.found and unchanged(event, known):
@@ -227,12 +232,11 @@ class SaveDetector:
             return
         if not record.open and event.size is not None and event.size < record.size:
             record = FileRecord(path, event.t, start=earliest(event.t, event.modified))
-            save = self._place(record, path, event.t)
-        self._count(save, record, record.close(event.t, event.size, event.modified))
+            save = self._saves.place(record, path, event.t)
+        self._close(save, record, event.t, event.size, event.modified)
         record.unwitnessed = False
         record.inode = event.inode or record.inode
         save.note_writer(event.pid)
-        save.closed(record)
         note_sign(self._saves, path, event.t)
 
     def _unannounced(self, event: FileEvent, path: str) -> SaveInProgress | None:
@@ -244,129 +248,6 @@ class SaveDetector:
         written = event.started if event.started is not None else event.modified
         start = earliest(event.t, seen if seen is not None else written)
         return self._begin(FileRecord(path, event.t, start=start), path, event.t)
-
-    def _on_deleted(self, event: FileEvent, path: str) -> None:
-        end_unfinished(self._saves, path, event.t)
-        self._saves.new_directories.discard(path)
-        if path in self._saves.by_path:
-            self._delete(path, event.t, seen=not event.found)
-        elif event.is_dir:
-            for below in self._saves.below(path):
-                self._delete(below, event.t)
-        self.inventory.remove(path, counts=event.local)
-        if event.is_dir:
-            self.inventory.remove_below(path, counts=event.local)
-            self._saves.forget_finished(path)
-
-    def _delete(self, path: str, t: float, *, seen: bool = False) -> None:
-        save = self._saves.by_path[path]
-        record = save.files[path]
-        if seen and record.open and record.unwitnessed:
-            # Its directory was watched before the scan that found it, so its close came before that.
-            self._count(save, record, record.close(record.changed_at, record.size, None))
-            save.closed(record)
-            note_sign(self._saves, path, record.changed_at)
-        save.removed.append(self._saves.take(path))
-        save.touch(t)
-        if not save.files:
-            self._emptied(save, t)
-
-    def _emptied(self, save: SaveInProgress, t: float) -> None:
-        """End a save whose last file was deleted: it was committed before, or it is aborted.
-
-        What a scan found and was gone at once may have been committed before: of that nothing is said.
-        """
-        removed, save.removed = save.removed, []
-        committed = save.marker_at is not None or save.published_at is not None
-        closed = all(not record.open and (committed or not record.staged) for record in removed)
-        for record in removed:
-            save.put(record)
-        if closed and save.unmet()[0] is None and not self._earlier.owes_marker(save):
-            self._end(save, t)
-            for record in removed:
-                self.inventory.remove(record.path)
-        elif closed and all(record.unwitnessed for record in removed):
-            self._saves.close(save)
-        else:
-            self._end(save, t, aborted=True)
-
-    def _on_moved(self, event: FileEvent, path: str | None, to: str | None) -> None:
-        if to is None:
-            if path is not None:
-                self._on_deleted(event, path)
-        elif path is None:
-            self._on_arrived(event, to)
-        elif event.is_dir:
-            self._move_directory(path, to, event.t)
-        else:
-            self._move_file(event, path, to)
-
-    def _on_arrived(self, event: FileEvent, to: str) -> None:
-        """Take in what was renamed into the tree: its bytes are known, when they were written is not."""
-        if event.is_dir or self._ignored(to):
-            return
-        if not layouts.is_pointer(to):
-            record = FileRecord(to, event.t, start=None)
-            record.inode = event.inode
-            record.arrive_finished(event.t, event.size or 0)
-            self._place(record, to, event.t).published_at = event.t
-        note_sign(self._saves, to, event.t)
-
-    def _move_directory(self, path: str, to: str, t: float) -> None:
-        self._saves.new_directories.rename(path, to)
-        for old in self._saves.below(path):
-            self.inventory.remove(old)
-            self._saves.relocate(old, to + old[len(path) :], t, self.settings.quiet_seconds)
-        for old in self.inventory.below(path):
-            new = to + old[len(path) :]
-            if new not in self._saves.by_path:
-                self.inventory.rename(old, new, self._saves.key_at_rest(new))
-
-    def _move_file(self, event: FileEvent, path: str, to: str) -> None:
-        save = self._saves.by_path.get(path)
-        if save is not None:
-            self.inventory.remove(path)
-            if layouts.is_pointer(to) or self._ignored(to):
-                self._saves.take(path)
-                self._saves.drop_if_empty(save)
-            elif not self._saves.already_at(path, to, event.inode, event.t):
-                self._saves.relocate(path, to, event.t, self.settings.quiet_seconds)
-                self._catch_up(event, to)
-        elif self.inventory.get(path) is not None:
-            self.inventory.rename(path, to, self._saves.key_at_rest(to))
-        elif not layouts.is_pointer(path) and not self._found_before(event, to):
-            self._on_written_unseen(event, to)
-        note_sign(self._saves, to, event.t)
-
-    def _on_written_unseen(self, event: FileEvent, to: str) -> None:
-        """Take in a file that was written and renamed in a new directory before a watch or scan saw it."""
-        if self._ignored(to) or layouts.is_pointer(to):
-            return
-        begun = event.started if event.started is not None else event.modified
-        record = FileRecord(to, event.t, start=earliest(event.t, begun))
-        save = self._place(record, to, event.t)
-        self._count(save, record, record.close(event.t, event.size, event.modified))
-        record.inode = event.inode
-        save.closed(record)
-
-    def _found_before(self, event: FileEvent, to: str) -> bool:
-        """Tell whether a scan has found the renamed file under its new name before the rename was told."""
-        if event.inode is None:
-            return False
-        save = self._saves.by_path.get(to)
-        if save is not None:
-            return save.files[to].inode == event.inode
-        known = self.inventory.get(to)
-        return known is not None and unchanged(event, known)
-
-    def _catch_up(self, event: FileEvent, path: str) -> None:
-        """Learn the final size of a file that was renamed before its size at the close could be asked."""
-        save = self._saves.by_path[path]
-        record = save.files[path]
-        if not record.open and event.size is not None and event.size > record.size:
-            closed_at = record.closed_at if record.closed_at is not None else event.t
-            self._count(save, record, record.close(closed_at, event.size, event.modified))
-            save.closed(record)
 
     # --- progress and the rest --------------------------------------------------------------------------
 
@@ -383,8 +264,7 @@ class SaveDetector:
         self._count(save, record, record.advance(progress))
         if progress.writers == 0 and record.open:
             ended = min(record.changed_at if progress.modified is None else progress.modified, progress.t)
-            self._count(save, record, record.close(ended, progress.size, None))
-            save.closed(record)
+            self._close(save, record, ended, progress.size, None)
             note_sign(self._saves, path, ended)
         elif record.open and progress.writers:
             record.changed_at = max(record.changed_at, progress.t)
@@ -404,6 +284,12 @@ class SaveDetector:
         if arrived > 0:
             self.meter.add(arrived, record.arrivals.last)
             save.arrived(record, arrived)
+
+    def _close(
+        self, save: SaveInProgress, record: FileRecord, t: float, size: int | None, modified: float | None
+    ) -> None:
+        self._count(save, record, record.close(t, size, modified))
+        save.closed(record)
 
     def knows_any(self, pids: Iterable[int]) -> bool:
         """Tell whether one of these processes writes a save that is open."""
@@ -437,14 +323,30 @@ class SaveDetector:
 
     # --- ending -----------------------------------------------------------------------------------------
 
-    def _place(self, record: FileRecord, path: str, t: float) -> SaveInProgress:
-        return self._saves.place(record, path, t, self.settings.quiet_seconds)
-
     def _begin(self, record: FileRecord, path: str, t: float) -> SaveInProgress:
         """Place a version of a file; with the first of a save goes what was there of it before."""
-        save = self._place(record, path, t)
+        save = self._saves.place(record, path, t)
         begin_after_pause(self._saves, self.inventory, save, record, self.settings)
         return save
+
+    def _emptied(self, save: SaveInProgress, t: float) -> None:
+        """End a save whose last file was deleted: it was committed before, or it is aborted.
+
+        What a scan found and was gone at once may have been committed before: of that nothing is said.
+        """
+        removed, save.removed = save.removed, []
+        committed = save.marker_at is not None or save.published_at is not None
+        closed = all(not record.open and (committed or not record.staged) for record in removed)
+        for record in removed:
+            save.put(record)
+        if closed and save.unmet()[0] is None and not self._earlier.owes_marker(save):
+            self._end(save, t)
+            for record in removed:
+                self.inventory.remove(record.path)
+        elif closed and all(record.unwitnessed for record in removed):
+            self._saves.close(save)
+        else:
+            self._end(save, t, aborted=True)
 
     def _end(self, save: SaveInProgress, now: float, *, aborted: bool = False) -> None:  # noqa: ARG002
         """Judge a save and hand it out, unless it is too small to be one."""
