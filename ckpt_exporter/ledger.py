@@ -26,18 +26,15 @@ from ckpt_exporter.model import (
     Mount,
     Progress,
     Quiet,
-    ReadEvent,
-    Reading,
     RemoteFile,
     RemoteLook,
     Save,
     Snapshot,
-    Space,
     Stall,
     StorageStatus,
-    WatchChange,
     Writers,
 )
+from ckpt_exporter.shelf import FileFact, Shelf
 from ckpt_exporter.timeline import Readings
 
 # Saves are judged at most this much later than they could be; their times do not depend on it.
@@ -71,9 +68,8 @@ class Ledger:
         on_cold_start: Callable[[Load], None] | None = None,
     ) -> None:
         self._lock = threading.Lock()
-        self._detect = detect
         self._bubbles = BubbleDetector()
-        self._books = {each.name: Book(each, detect, self._bubbles) for each in directories}
+        self._shelf = Shelf(directories, detect, self._bubbles)
         self._storage: dict[str, StorageStatus] = {}
         self._last_tick = float("-inf")
         self.unix_minus_t = unix_minus_t
@@ -135,7 +131,7 @@ class Ledger:
     @property
     def loading(self) -> bool:
         """Tell whether a load is open or has yet to be judged."""
-        return any(book.reads.loading for book in list(self._books.values()))
+        return any(book.reads.loading for book in list(self._shelf.books.values()))
 
     @property
     def awaits_work(self) -> bool:
@@ -155,13 +151,13 @@ class Ledger:
             self._on_low()
 
     def _is_saving(self) -> bool:
-        return any(book.detector.saving for book in self._books.values())
+        return any(book.detector.saving for book in self._shelf.books.values())
 
     def finish(self, now: float) -> None:
         """End what is committed; called once when watching stops."""
         with self._lock:
             saves = self._tick(now)
-            for book in self._books.values():
+            for book in self._shelf.books.values():
                 saves += book.detector.finish(now)
                 self._enter_loads(book, book.reads.finish(now))
             self._enter(saves)
@@ -177,38 +173,28 @@ class Ledger:
     def reconfigure(self, directories: Iterable[DirectorySettings], detect: DetectSettings) -> None:
         """Take over a new configuration: unchanged directories keep their state and counters."""
         with self._lock:
-            books: dict[str, Book] = {}
-            for directory in directories:
-                book = self._books.get(directory.name)
-                if book is None or book.directory.path != directory.path:
-                    book = Book(directory, detect, self._bubbles)
-                book.directory = directory
-                book.detector.reconfigure(directory, detect)
-                book.reads.reconfigure(directory, detect)
-                book.remote.reconfigure(directory, detect)
-                books[directory.name] = book
-            self._books = books
-            self._detect = detect
+            self._shelf.reconfigure(directories, detect)
+            books = self._shelf.books
             self._storage = {name: self._storage[name] for name in books if name in self._storage}
 
     def restore(self, saves: Iterable[tuple[Save, Bubble | None]]) -> None:
         """Take the last complete saves of before the start from the history; counters stay at 0."""
         with self._lock:
             for save, bubble in saves:
-                if save.directory in self._books:
-                    self._books[save.directory].restore(save, bubble)
+                if save.directory in self._shelf.books:
+                    self._shelf.books[save.directory].restore(save, bubble)
 
     def set_clock(self, unix_minus_t: float) -> None:
         """Follow a clock that was set: times are shown by the new one, durations stay as they are."""
         with self._lock:
-            for book in self._books.values():
+            for book in self._shelf.books.values():
                 book.clock_stepped(unix_minus_t - self.unix_minus_t)
             self.unix_minus_t = unix_minus_t
 
     def circumstances(self, name: str) -> tuple[Writers | None, Mount | None]:
         """Return the run that was last seen writing below a directory, and where its bytes go."""
         with self._lock:
-            book, storage = self._books.get(name), self._storage.get(name)
+            book, storage = self._shelf.books.get(name), self._storage.get(name)
             return book.run if book else None, storage.mount if storage else None
 
     def gpu_statuses(self, now: float) -> tuple[GpuStatus, ...]:
@@ -218,19 +204,19 @@ class Ledger:
 
     def directory_of(self, path: str | None) -> str | None:
         """Name the configured directory that a path belongs to."""
-        book = self._owner(path)
+        book = self._shelf.owner(path)
         return book.directory.name if book is not None else None
 
     def saving(self, name: str) -> bool:
         """Tell whether a directory has a save that is open or has yet to be judged."""
         with self._lock:
-            book = self._books.get(name)
+            book = self._shelf.books.get(name)
             return book is not None and book.detector.saving
 
     def snapshot(self, now: float, *, timelines: bool = False) -> Snapshot:
         """Copy all state at one moment; ``timelines`` are for people, a scrape needs none."""
         with self._lock:
-            directories = tuple(book.snapshot(now, self.unix_minus_t) for book in self._books.values())
+            directories = tuple(book.snapshot(now, self.unix_minus_t) for book in self._shelf.books.values())
             storage = tuple(self._storage.values())
             gpus = self._bubbles.statuses(now)
         if timelines:
@@ -243,7 +229,7 @@ class Ledger:
         """Add what happened around the latest saves; facts need not wait while it is worked out."""
         begun = [save.start for save in entry.open_saves]
         with self._lock:
-            book = self._books.get(entry.name)
+            book = self._shelf.books.get(entry.name)
             if book is None:
                 return entry
             missing = book.timeline.missing(begun, self._readings(entry.name), now)
@@ -259,7 +245,7 @@ class Ledger:
 
     def _tick(self, now: float) -> list[Save]:
         self._last_tick = now
-        for name, book in self._books.items():
+        for name, book in self._shelf.books.items():
             if book.timeline.due(now):
                 book.timeline.take_tails(self._readings(name), now)
             book.remote.tick(now)
@@ -268,7 +254,7 @@ class Ledger:
                 self._bubbles.load_seen(name, start, last)
                 self._cold_starts.load_began(name, start)
         self._enter_cold_starts(now)
-        saves = [save for book in self._books.values() for save in book.detector.tick(now)]
+        saves = [save for book in self._shelf.books.values() for save in book.detector.tick(now)]
         self._announce(now, {(save.directory, save.path) for save in saves})
         self._cost(self._bubbles.tick(now))
         return saves
@@ -277,7 +263,7 @@ class Ledger:
         """Tell the bubble's side which saves are open: their time is no baseline, and no other stall."""
         begun = {
             (open_save.directory, open_save.path): open_save.start
-            for book in self._books.values()
+            for book in self._shelf.books.values()
             if book.detector.saving
             for open_save in book.detector.open_saves(now)
         }
@@ -290,8 +276,8 @@ class Ledger:
 
     def _cost(self, costs: list[Bubble | Stall]) -> None:
         for cost in costs:
-            if isinstance(cost, Bubble) and cost.directory in self._books:
-                self._books[cost.directory].enter_bubble(cost, cost.save_end + self.unix_minus_t)
+            if isinstance(cost, Bubble) and cost.directory in self._shelf.books:
+                self._shelf.books[cost.directory].enter_bubble(cost, cost.save_end + self.unix_minus_t)
         self._costs += costs
 
     def _take(self) -> tuple[list[Bubble | Stall], list[Load], list[Save]]:
@@ -309,104 +295,37 @@ class Ledger:
 
     def _enter_cold_starts(self, now: float) -> None:
         for load in self._cold_starts.tick(now):
-            if load.directory in self._books:
-                self._books[load.directory].enter_cold_start(load)
+            if load.directory in self._shelf.books:
+                self._shelf.books[load.directory].enter_cold_start(load)
             self._loads.append(load)
 
     def _route(self, fact: Fact) -> list[Save]:
-        if isinstance(fact, FileEvent) and fact.event == "moved":
-            return self._route_move(fact)
-        if isinstance(fact, Writers):
-            return self._route_writers(fact)
-        if isinstance(fact, (FileEvent, Progress)):
-            book = self._owner(fact.path)
-            if book is not None:
-                book.remote.note_local(fact)
-        elif isinstance(fact, (Space, WatchChange)):
-            book = self._books.get(fact.directory)
-        else:
-            self._route_aside(fact)
-            return []
-        return book.detector.feed(fact) if book is not None else []
-
-    def _route_aside(
-        self,
-        fact: ReadEvent
-        | Reading
-        | GpuSample
-        | GpuSet
-        | HostEvidence
-        | LoadGpus
-        | RemoteFile
-        | RemoteLook
-        | Quiet,
-    ) -> None:
-        """Take in a fact of which no save of this host comes."""
+        if isinstance(fact, FileFact):
+            return self._shelf.feed(fact)
         if isinstance(fact, (RemoteFile, RemoteLook)):
-            self._route_remote(fact)
-        elif isinstance(fact, (ReadEvent, Reading)):
-            reader = self._owner(fact.path)
-            if reader is not None:
-                reader.reads.feed(fact)
+            self._feed_remote(fact)
         elif isinstance(fact, HostEvidence):
             self._bubbles.feed(fact)
         elif isinstance(fact, LoadGpus):
             self._cold_starts.feed(fact)
         elif not isinstance(fact, Quiet):
             self._feed_gpus(fact)
+        return []
+
+    def _feed_remote(self, fact: RemoteFile | RemoteLook) -> None:
+        saves = self._shelf.feed_remote(fact)
+        for save in saves:
+            timeline = self._shelf.books[fact.directory].timeline
+            timeline.save_ended(save, self._readings(fact.directory), fact.t)
+        self._remote += saves
 
     def _feed_gpus(self, fact: GpuSample | GpuSet) -> None:
         self._bubbles.feed(fact)
         self._cold_starts.feed(fact)
 
-    def _route_remote(self, fact: RemoteFile | RemoteLook) -> None:
-        """Give what a look told to its directory, unless it lies in another one further in."""
-        book = self._books.get(fact.directory)
-        inner = self._owner(fact.path) if isinstance(fact, RemoteFile) else None
-        if book is not None and inner in (None, book):
-            saves = book.feed_remote(fact)
-            for save in saves:
-                book.timeline.save_ended(save, self._readings(fact.directory), fact.t)
-            self._remote += saves
-
-    def _route_writers(self, writers: Writers) -> list[Save]:
-        """Give writers to their directory; where none is named, to those whose saves they write."""
-        books = [book for name, book in self._books.items() if name == writers.directory]
-        if not writers.directory:
-            known = [book for book in self._books.values() if book.detector.knows_any(writers.pids)]
-            books = known or list(self._books.values())[: len(self._books) == 1]
-        if not books:
-            self._bubbles.feed(writers)
-        saves: list[Save] = []
-        for book in books:
-            self._bubbles.feed(replace(writers, directory=book.directory.name))
-            if writers.alive:
-                book.run = writers
-            saves += book.detector.feed(writers)
-        return saves
-
-    def _route_move(self, event: FileEvent) -> list[Save]:
-        source, target = self._owner(event.path), self._owner(event.to)
-        for known in {id(book): book for book in (source, target) if book is not None}.values():
-            known.remote.note_local(event)
-        if source is None and target is None:
-            return []
-        if source is target or source is None or target is None:
-            book = source or target
-            return book.detector.feed(event) if book is not None else []
-        record = source.detector.release(event.path) if event.path and not event.is_dir else None
-        if record is not None and event.to is not None:
-            return target.detector.adopt(record, event.to, event.t)
-        return source.detector.feed(event) + target.detector.feed(event)
-
-    def _owner(self, path: str | None) -> Book | None:
-        """Find the directory that a path belongs to; of nested ones the innermost."""
-        owners = [book for book in self._books.values() if book.detector.owns(path)]
-        return max(owners, key=lambda book: len(book.detector.base), default=None)
-
     def _enter(self, saves: list[Save]) -> None:
         for save in saves:
-            book = self._books[save.directory]
+            book = self._shelf.books[save.directory]
             book.enter(save, save.end + self.unix_minus_t)
             book.timeline.save_ended(save, self._readings(save.directory), self._last_tick)
             self._bubbles.save_ended(save)

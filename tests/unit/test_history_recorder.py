@@ -278,7 +278,7 @@ class TestRestart:
         """A save seen since the start is not replaced by an older one, and replaces a restored one."""
         ledger = new_ledger()
         ledger.restore([(live_save(5, end=1e9), None)])  # by a clock that was far ahead
-        book = ledger._books["llama"]
+        book = ledger._shelf.books["llama"]
         book.enter(live_save(6), 0.0)
         assert book.last_save is not None
         assert book.last_save.step == 6
@@ -292,7 +292,7 @@ class TestRestart:
             [DirectorySettings("a", "/data/a"), DirectorySettings("llama", "/data/llama")], DetectSettings()
         )
         ledger.restore([(live_save(1, start=-110.0, end=-100.0), None)])
-        ledger._books["a"].enter(live_save(1, directory="a", path="/data/a/1"), 0.0)
+        ledger._shelf.books["a"].enter(live_save(1, directory="a", path="/data/a/1"), 0.0)
         ledger.set_clock(1000.0)
         snapshot = ledger.snapshot(0.0)
         ends = {d.name: d.last_save.end + snapshot.unix_minus_t for d in snapshot.directories if d.last_save}

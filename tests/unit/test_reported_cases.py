@@ -216,7 +216,7 @@ def test_scrape_of_a_large_tree_asks_the_disk_nothing(monkeypatch: pytest.Monkey
     """With 200,000 files retained, as many as are remembered, a scrape tells of all of them from memory."""
     node = Node()
     node.ledger.feed(WatchChange(0, "a", "rescan", "start"))
-    inventory = node.ledger._books["a"].detector.inventory
+    inventory = node.ledger._shelf.books["a"].detector.inventory
     for number in range(MAX_FILES):
         inventory.put(f"step-{number // 100}/part{number}.bin", KnownFile(f"step-{number // 100}", MB))
     for key, _ in list(inventory.units()):
