@@ -13,6 +13,7 @@ from ckpt_exporter.sources.watches import OutageError
 if TYPE_CHECKING:
     from ckpt_exporter.sources.entry import Entry
     from ckpt_exporter.sources.progress import ActiveFiles
+    from ckpt_exporter.sources.scans import Scans
     from ckpt_exporter.sources.tree import Node
 
 _NEVER = float("inf")
@@ -27,22 +28,23 @@ class Attention:
         entry: Entry,
         trees: TreeWatch,
         active: ActiveFiles,
+        scans: Scans,
         outage: Callable[[Node, OutageError], None],
     ) -> None:
         self._entry = entry
         self._settings = entry.settings
         self._trees = trees
         self._active = active
+        self._scans = scans
         self._outage = outage
-        # While a scan of the tree runs, its own looks would raise OPEN events in armed directories.
-        self.scanning = False
 
     def rearm(self, now: float) -> float:
         """Give quiet directories the idle mask back, after a last look at those where something happened.
 
         Returns when the next one is due.
         """
-        if self.scanning:
+        if self._scans.under_way:
+            # Its own looks would raise OPEN events in armed directories.
             return now + self._settings.rearm_seconds
         due = [node for node, at in self._trees.unarmed.items() if at <= now][:_ARM_BATCH]
         for node in due:

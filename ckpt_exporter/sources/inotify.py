@@ -7,7 +7,6 @@ import errno
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,7 @@ from ckpt_exporter.sources.poll import PollEngine
 from ckpt_exporter.sources.progress import ActiveFile, ActiveFiles
 from ckpt_exporter.sources.rescan import TreeWatch, known_of
 from ckpt_exporter.sources.rootwatch import Root, RootWatch
+from ckpt_exporter.sources.scans import Scans
 from ckpt_exporter.sources.tree import Node
 from ckpt_exporter.sources.upkeep import Upkeep
 from ckpt_exporter.sources.watches import OutageError
@@ -62,13 +62,13 @@ class InotifyEngine:
         self.trees.drain = lambda: self.read_events(entry.clock())
         self._changes = Changes(entry, self.trees, self.active)
         self.roots = RootWatch(entry, self.trees, self.active, self._enqueue_scan)
-        self._scans: deque[tuple[Iterator[None], str]] = deque()
+        self._upkeep = Upkeep(entry.settings, entry.shared.directories)
+        self._scans = Scans(entry, self._upkeep, self._scan_done, self._outage)
         self._waiting = Waiting(entry.shared.mountinfo)
         self._mounts = mount_lines(entry.shared.mountinfo)
         self._mounts_again = -NEVER
         self._canary = Canary(entry)
-        self._attention = Attention(entry, self.trees, self.active, self._outage)
-        self._upkeep = Upkeep(entry.settings, entry.shared.directories)
+        self._attention = Attention(entry, self.trees, self.active, self._scans, self._outage)
         self._agenda = Agenda(entry.settings.gather_seconds)
         self._soon = self._agenda.soon
 
@@ -82,10 +82,10 @@ class InotifyEngine:
         due: dict[Job, float] = {
             self._mounts_changed: NEVER,
             self._check_roots: now,
-            self._run_scans: NEVER,
-            self._settle_departures: NEVER,
-            self._probe: NEVER,
-            self._check_hints: NEVER,
+            self._scans.run: NEVER,
+            self._changes.renames.settle_departures: NEVER,
+            self.active.probe_due: NEVER,
+            self._changes.check_hints: NEVER,
             self.trees.stop_listening: NEVER,
             self._attention.rearm: now + self._settings.rearm_seconds,
             self._attention.scan_bursts: NEVER,
@@ -209,20 +209,21 @@ class InotifyEngine:
         if self.roots.due_now:
             self._soon(self._check_roots, t)
         for steps in self._changes.renames.unfinished:
-            self._scans.append((steps, ""))
+            self._scans.add(steps, "")
         self._changes.renames.unfinished.clear()
-        if self._scans:
-            self._soon(self._run_scans, t)
+        if self._scans.waiting:
+            self._soon(self._scans.run, t)
         if self._changes.renames.departures:
-            self._soon(self._settle_departures, t + self._settings.move_hold_seconds)
+            self._soon(self._changes.renames.settle_departures, t + self._settings.move_hold_seconds)
         self._soon_for_files(t)
 
     def _soon_for_files(self, t: float) -> None:
         if self.active.by_path:
-            self._soon(self._probe, t if self.active.urgent else t + self._settings.fast_probe_seconds)
+            wait_seconds = 0.0 if self.active.urgent else self._settings.fast_probe_seconds
+            self._soon(self.active.probe_due, t + wait_seconds)
             self.active.urgent = False
         if self._changes.hints:
-            self._soon(self._check_hints, t + self._settings.hint_interval_seconds)
+            self._soon(self._changes.check_hints, t + self._settings.hint_interval_seconds)
         if self.trees.read:
             self._soon(self.trees.stop_listening, min(self.trees.read.values()))
         if self.trees.burst:
@@ -236,65 +237,21 @@ class InotifyEngine:
 
     def _file_closed(self, file: ActiveFile, st: os.stat_result | None, t: float) -> None:
         self._entry.file("close_write", file.path, t, st, found=file.closing is None)
-        node = self.find(os.path.dirname(file.path))
+        node = self.roots.find(os.path.dirname(file.path))
         if node is not None and st is not None:
             self.trees.tree.remember(node, os.path.basename(file.path), known_of(st))
             self.trees.unarmed.setdefault(node, t)
 
-    def find(self, directory: str) -> Node | None:
-        """Return the node of a directory's path."""
-        for path, root in self.roots.roots.items():
-            if directory == path:
-                return root.node
-            prefix = path.rstrip("/") + "/"
-            if directory.startswith(prefix):
-                node: Node | None = root.node
-                for part in directory[len(prefix) :].split("/"):
-                    node = node.child(part) if node is not None else None
-                return node
-        return None
-
-    def _probe(self, now: float) -> float:
-        return self.active.probe_due(now)
-
-    def _check_hints(self, now: float) -> float:
-        return self._changes.check_hints(now)
-
-    def _settle_departures(self, now: float) -> float:
-        return self._changes.renames.settle_departures(now)
-
     # --- scans ------------------------------------------------------------------------------------------
 
     def _enqueue_scan(self, steps: Iterator[None], reason: str) -> None:
-        self._scans.append((steps, reason))
+        self._scans.add(steps, reason)
         self._changes.starting = self._changes.starting or reason == "start"
-        self._soon(self._run_scans, self._entry.clock())
-
-    def _run_scans(self, _now: float) -> float:
-        """Go on with the oldest scan for one slice, so that events are read in between."""
-        if not self._scans:
-            return NEVER
-        steps, reason = self._scans[0]
-        begin, busy = self._entry.clock(), self._entry.shared.busy()
-        try:
-            for _ in steps:
-                if self._entry.clock() - begin > self._settings.scan_slice_seconds:
-                    break
-            else:
-                self._scans.popleft()
-                self._scan_done(reason)
-        except OutageError as error:
-            self._scans.popleft()
-            self._outage(None, error)
-        if reason == "periodic":
-            self._upkeep.spent(self._entry.shared.busy() - busy, self._entry.clock() - begin)
-        self._attention.scanning = bool(self._scans)
-        self._entry.beat()
-        return self._entry.clock() if self._scans else NEVER
+        self._soon(self._scans.run, self._entry.clock())
 
     def _scan_done(self, reason: str) -> None:
         if reason == "start":
-            self._changes.starting = any(left == "start" for _, left in self._scans)
+            self._changes.starting = self._scans.waits_for("start")
             listed = self._entry.clock() - self._entry.began
             self._changes.listed_seconds = min(self._changes.listed_seconds, listed)
         if reason == "overflow":
@@ -312,7 +269,7 @@ class InotifyEngine:
 
     def _reconcile(self, now: float) -> float:
         """Compare everything now and then even without a reason, as often as it is cheap."""
-        if self._scans or self.active.by_path:
+        if self._scans.waiting or self.active.by_path:
             return now + self._settings.reconcile_seconds
         look = self._upkeep.choose(now, remote=self.trees.remote)
         if look is not None:
@@ -419,7 +376,7 @@ class InotifyEngine:
     def _compare_all(self, reason: str) -> None:
         self.active.doubt()
         self.rescan(reason)
-        self._soon(self._probe, self._entry.clock())
+        self._soon(self.active.probe_due, self._entry.clock())
         self._soon(self._check_roots, self._entry.clock())
 
     def hand_over(self, polling: PollEngine) -> None:
@@ -444,4 +401,4 @@ class InotifyEngine:
         for file in polling.active.by_path.values():
             with contextlib.suppress(OSError):
                 self.active.add(file.path, file.opened_at, os.lstat(file.path), evented=False)
-        self._soon(self._probe, self._entry.clock())
+        self._soon(self.active.probe_due, self._entry.clock())

@@ -84,11 +84,6 @@ class PollEngine:
             coverage=0.0,
         )
 
-    def rescan(self, reason: str) -> None:
-        """Compare at once."""
-        self._next_poll = self._entry.clock()
-        self._entry.shared.counts.rescan(reason)
-
     def step(self) -> None:
         """Wait until something is due, then poll or probe."""
         next_probe = min((file.probe_at for file in self.active.by_path.values()), default=float("inf"))

@@ -223,6 +223,19 @@ class RootWatch:
             root.lost_reason = "unmounted" if mask & IN_UNMOUNT else "root_lost"
         self.due_now = True
 
+    def find(self, directory: str) -> Node | None:
+        """Return the node of a directory's path."""
+        for path, root in self.roots.items():
+            if directory == path:
+                return root.node
+            prefix = path.rstrip("/") + "/"
+            if directory.startswith(prefix):
+                node: Node | None = root.node
+                for part in directory[len(prefix) :].split("/"):
+                    node = node.child(part) if node is not None else None
+                return node
+        return None
+
     def next_due(self, t: float) -> float:
         """Return when to check again without an event."""
         expiries = [root.lost_at for root in self.roots.values() if root.lost_at is not None]

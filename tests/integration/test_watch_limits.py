@@ -66,7 +66,9 @@ def test_an_overflow_in_a_save_loses_nothing(tmp_path, short_queue: int) -> None
         watched.seen.wait_kinds(watched.path("old/kept"), "create", "close_write")
         folder = watched.path("step-1/deep")
         os.makedirs(folder)
-        watched.seen.wait(lambda: watched.engine().find(folder) and watched.engine().find(folder).wd > 0)
+        watched.seen.wait(
+            lambda: watched.engine().roots.find(folder) and watched.engine().roots.find(folder).wd > 0
+        )
         put(f"{folder}/0", 100)
         calls.reading.clear()
         put(f"{folder}/1", 100)

@@ -108,10 +108,8 @@ class Watched:
             nodes = [] if engine is None else list(engine.trees.unarmed)
             if engine is None or any(node.path.startswith(self.root) for node in nodes):
                 return False
-            if not hasattr(engine, "find"):
-                return True
             # A new directory is in the tree before it is watched.
-            root = engine.find(self.root)
+            root = engine.roots.find(self.root)
             return root is not None and bool(root.armed)
 
         self.seen.wait(quiet, 40.0)
