@@ -234,7 +234,7 @@ def test_where_descriptors_stand_apart_no_position_tells(proc: ReadingProc, mode
 
 
 def test_another_descriptor_of_a_known_reader_is_noticed(proc: ReadingProc, model: Path) -> None:
-    """Of a known reader only those that count are looked at, until a file is opened or one of them is closed."""
+    """Only those of a known reader that count are looked at until a file is opened or one of them is shut."""
     search = searching(proc, Clock())
     reader(proc, 7, model, pos=3 * PAGE)
     search.look(wanted(model), search=True, opened=True)
