@@ -16,6 +16,7 @@ from ckpt_exporter.sources.procfs import (
     read_descriptor,
     read_mapped,
     read_memory,
+    read_parent,
     read_process,
     read_reads,
 )
@@ -234,7 +235,7 @@ class ReaderSearch:
         pids = {pid for pid in list_pids(self._proc) if pid != os.getpid()}
         self._kernel &= pids
         if not self._kernel:
-            parents = {pid: process.parent for pid in pids if (process := read_process(pid, self._proc))}
+            parents = {pid: read_parent(pid, self._proc) for pid in pids}
             self._kernel = {pid for pid, parent in parents.items() if 2 in (pid, parent) and parent != 1}
         return pids - self._kernel
 
