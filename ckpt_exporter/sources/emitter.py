@@ -241,11 +241,12 @@ class CheckpointObserver(BaseObserver):
         watch = ObservedWatch(f"{plan.directory.name}\0{plan.directory.path}", recursive=True)
         with self._lock:
             emitter = DirectoryEmitter(self.event_queue, watch, plan=plan)
-            if self.is_alive():
-                emitter.start()
             self._add_emitter(emitter)
             self._add_handler_for_watch(handler, watch)
             self._watches.add(watch)
+            # Last: what it tells before it has a handler would go nowhere.
+            if self.is_alive():
+                emitter.start()
         return emitter
 
     def dispatch_events(self, event_queue: EventQueue) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ckpt_exporter.model import Reading
@@ -16,6 +16,7 @@ from ckpt_exporter.sources.procfs import (
     read_descriptor,
     read_mapped,
     read_memory,
+    read_parent,
     read_process,
     read_reads,
 )
@@ -116,6 +117,9 @@ class ReaderSearch:
         self._commands: dict[int, tuple[str, str | None]] = {}
         self._pages: dict[int, _Pages] = {}
         self._maps: dict[int, tuple[int | None, _Mapped]] = {}
+        # By which descriptors a known reader held files when all of its were looked through: a trainer has
+        # hundreds, and who opens another file is told of.
+        self._descriptors: dict[int, tuple[int, ...]] = {}
         self._idle = True
         self._counting = False
         self.look_cost_seconds = 0.0  # of the last look at the known readers, without searching for others
@@ -135,6 +139,7 @@ class ReaderSearch:
         )
         if opened:
             self._maps.clear()  # what is opened may be mapped where something else was
+            self._descriptors.clear()
         began = self._cost_clock()
         known = set(self.held)
         readings = [reading for pid in sorted(known) for reading in self._look_at(pid, files, wanted)]
@@ -205,6 +210,7 @@ class ReaderSearch:
         self.held.clear()
         self._pages.clear()
         self._maps.clear()
+        self._descriptors.clear()
         self._commands.clear()
 
     def _candidates(self) -> set[int]:
@@ -229,7 +235,7 @@ class ReaderSearch:
         pids = {pid for pid in list_pids(self._proc) if pid != os.getpid()}
         self._kernel &= pids
         if not self._kernel:
-            parents = {pid: process.parent for pid in pids if (process := read_process(pid, self._proc))}
+            parents = {pid: read_parent(pid, self._proc) for pid in pids}
             self._kernel = {pid for pid, parent in parents.items() if 2 in (pid, parent) and parent != 1}
         return pids - self._kernel
 
@@ -255,6 +261,7 @@ class ReaderSearch:
             del self.held[pid]
             self._commands.pop(pid, None)
             self._maps.pop(pid, None)
+            self._descriptors.pop(pid, None)
         # In the order of opening, as far as that shows: what was let go of was read before.
         listed = [*((path, None) for path in before.keys() - held.keys()), *held.items()]
         return [
@@ -304,20 +311,32 @@ class ReaderSearch:
         return known[1]
 
     def _open_by(self, pid: int, wanted: _Wanted) -> dict[str, Held]:
-        try:
-            descriptors = os.listdir(f"{self._proc}/{pid}/fd")
-        except OSError:
-            return {}
+        before = self._descriptors.pop(pid, ())
+        found = self._held_through(pid, before, wanted)
+        if not found or len(found) < len(before):
+            # One was closed: the file may have another that was not looked at.
+            found = self._held_through(pid, self._list_descriptors(pid), wanted)
+        if pid in self.held:
+            self._descriptors[pid] = tuple(found)
         held: dict[str, Held] = {}
-        for descriptor in descriptors:
-            found = self._descriptor(pid, int(descriptor), wanted)
-            if found is not None:
-                path, how = found
-                before = held.get(path, how)
-                # Descriptors that stand in different places read different parts: no position tells of both.
-                at = how.position if how.position == before.position else None
-                held[path] = replace(how, position=at, direct=how.direct or before.direct)
+        for path, how in found.values():
+            other = held.get(path, how)
+            # Descriptors that stand in different places read different parts: no position tells of both.
+            at = how.position if how.position == other.position else None
+            held[path] = replace(how, position=at, direct=how.direct or other.direct)
         return held
+
+    def _list_descriptors(self, pid: int) -> list[int]:
+        try:
+            return [int(name) for name in os.listdir(f"{self._proc}/{pid}/fd")]
+        except OSError:
+            return []
+
+    def _held_through(
+        self, pid: int, descriptors: Iterable[int], wanted: _Wanted
+    ) -> dict[int, tuple[str, Held]]:
+        looked = {number: self._descriptor(pid, number, wanted) for number in descriptors}
+        return {number: found for number, found in looked.items() if found is not None}
 
     def _touched(self, pid: int, held: Mapping[str, Held], resident: int | None) -> dict[str, int]:
         """Return what the process has touched of its mapped files.

@@ -313,7 +313,7 @@ class SampledGpus(SourceThread):
         self._go_down(state, reason)
 
     def _go_down(self, state: str, reason: str) -> None:
-        before, self._state = self._state, state
+        before = self._state
         if self._down_since is None:
             self._down_since = self._clock()
         if before != state:
@@ -325,6 +325,7 @@ class SampledGpus(SourceThread):
             now = self._clock()
             for gpu in self._gpus:
                 self._tell(GpuSample(t=now, gpu=gpu.gpu, uuid=gpu.uuid, error=state))
+        self._state = state  # last: who sees it finds the readings told
 
     def _end_child(self) -> None:
         child, self._child = self._child, None

@@ -381,7 +381,8 @@ def test_a_hung_directory_stops_only_itself(tmp_path) -> None:
     good.mkdir()
     bad.mkdir()
     try:
-        settings = fast(hung_seconds=0.5)
+        # Far above the half second after which an idle thread shows that it lives.
+        settings = fast(hung_seconds=2.0)
         with watching(str(good), str(bad), calls=Hanging(), settings=settings, up=False) as watched:
             watched.seen.wait(lambda: ("down", "hung") in watched.seen.changes())
             put(str(good / "a"))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_exporter.model import DirectorySettings, FileEvent
+from ckpt_exporter.sources.emitter import DirectoryEmitter
 from tests.integration.watching import Watched, fast, watching
 
 
@@ -295,6 +296,26 @@ def test_a_reload_leaves_unchanged_directories_alone(tmp_path) -> None:
         watched.seen.wait_kinds(str(one / "a"), "create", "close_write")
         assert watched.seen.kinds(str(two / "a")) == []
         assert [status.directory for status in watched.source.statuses()] == ["run", "new"]
+
+
+def test_the_first_facts_of_a_new_directory_are_told(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory added by a reload is told of from its thread's first moment, however late others go on."""
+    one, new = tmp_path / "one", tmp_path / "new"
+    one.mkdir()
+    new.mkdir()
+    start = DirectoryEmitter.start
+
+    def start_and_wait(emitter: DirectoryEmitter) -> None:
+        start(emitter)
+        deadline = time.monotonic() + 10.0
+        while watched.source.counters().rescans.get("start", 0) < 2 or not emitter._event_queue.empty():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    with watching(str(one)) as watched:
+        monkeypatch.setattr(DirectoryEmitter, "start", start_and_wait)
+        watched.source.update([DirectorySettings("run", str(one)), DirectorySettings("new", str(new))])
+        watched.seen.wait(lambda: watched.seen.changes().count(("rescan", "start")) == 2, 5.0)
 
 
 def test_descriptors_are_given_back(tmp_path) -> None:

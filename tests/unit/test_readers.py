@@ -233,6 +233,26 @@ def test_where_descriptors_stand_apart_no_position_tells(proc: ReadingProc, mode
     assert {reading.pid: reading.position for reading in found} == {7: None, 8: 4 * PAGE}
 
 
+def test_another_descriptor_of_a_known_reader_is_noticed(proc: ReadingProc, model: Path) -> None:
+    """Only those of a known reader that count are looked at until a file is opened or one of them is shut."""
+    search = searching(proc, Clock())
+    reader(proc, 7, model, pos=3 * PAGE)
+    search.look(wanted(model), search=True, opened=True)
+    (before,) = search.look(wanted(model), search=False)
+    proc.descriptor(7, 6, model, flags="0100000", pos=8 * PAGE)
+    (unaware,) = search.look(wanted(model), search=False)
+    assert (before.position, unaware.position) == (3 * PAGE, 3 * PAGE)
+    (told,) = search.look(wanted(model), search=False, opened=True)
+    assert told.position is None
+    (proc.base / "7/fd/5").unlink()
+    (left,) = search.look(wanted(model), search=False)
+    assert left.position == 8 * PAGE
+    proc.descriptor(7, 9, model, flags="0100000", pos=9 * PAGE)
+    (proc.base / "7/fd/6").unlink()
+    (last,) = search.look(wanted(model), search=False)
+    assert last.position == 9 * PAGE
+
+
 def test_a_second_reader_is_looked_for_as_soon_as_the_first_search_is_paid(
     proc: ReadingProc, model: Path
 ) -> None:
