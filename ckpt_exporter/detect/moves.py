@@ -65,6 +65,8 @@ class Moves:
     def _move_directory(self, path: str, to: str, t: float) -> None:
         self._saves.new_directories.rename(path, to)
         for old in self._saves.below(path):
+            if old not in self._saves.by_path:
+                continue  # at rest: its save has ended by the move of one before
             self._inventory.remove(old)
             self._saves.relocate(old, to + old[len(path) :], t)
         for old in self._inventory.below(path):

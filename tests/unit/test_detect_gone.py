@@ -85,3 +85,18 @@ def test_size_asked_later_decides_again() -> None:
     story.at(1.1).progress("ckpt-8/model.bin", 1000, writers=0)
 
     assert story.at(1000).saves == []
+
+
+def test_a_directory_renamed_over_one_whose_deletion_was_lost() -> None:
+    """Files that are still believed to be there are of a version before: it ends, and all are followed."""
+    names = {"model.bin": 0.9, "optimizer.bin": 0.1}  # the one that is listed first was written last
+    story = Story().at(1)
+    for folder in ("tmp-checkpoint-4", "checkpoint-4"):
+        for name, started in names.items():
+            story.create(f"{folder}/{name}", found=True, size=5 * MB, started=started)
+            story.close(f"{folder}/{name}", 5 * MB)
+    story.at(2).rename("checkpoint-4", "tmp-checkpoint-4", is_dir=True)
+
+    assert story.detector.inventory.below("checkpoint-4") == []
+    story.at(3).rename("tmp-checkpoint-4", "checkpoint-4", is_dir=True).at(100)
+    assert {path.rpartition("/")[2] for path in story.detector.inventory.below("checkpoint-4")} == set(names)
