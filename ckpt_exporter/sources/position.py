@@ -40,18 +40,19 @@ class Positions:
             return st.st_size
         return self._walk(file, st)
 
-    @staticmethod
-    def _growing(file: ActiveFile, st: os.stat_result) -> int | None:
+    def _growing(self, file: ActiveFile, st: os.stat_result) -> int | None:
         """Believe a size that grows in steps, without a look into the file.
 
         Whoever closes any descriptor of a truncated file makes the kernel flush it, and the close of its
         writer then no longer does: less would survive a power failure than without this program.
         """
-        if file.steps < 2:
-            file.fresh = False
-            return None
-        file.method = "size"
-        return st.st_size
+        if file.steps >= 2:
+            file.method = "size"
+            return st.st_size
+        # One that has grown once and then stands is looked into after all: else nothing is known of it.
+        file.truncated = self._entry.clock() - file.opened_at < self._settings.walk_check_seconds
+        file.fresh = False
+        return None
 
     def _needs_walk(self, file: ActiveFile, st: os.stat_result, *, changed: bool) -> bool:
         """Size alone is trusted while it grows steadily, after the data agreed with it."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.watching import watching
+from tests.integration.watching import fast, watching
 
 MIB = 1024 * 1024
 # Overwrites a file as torch.save does, with pauses for a watcher's looks, and tells its own times.
@@ -125,3 +125,15 @@ def test_preallocation_after_truncation_is_measured_by_its_data(tmp_path: Path) 
         watched.seen.wait_kinds(path, "open", "close_write")
         positions = [fact.position for fact in watched.seen.progress(path) if fact.writers]
     assert max(position for position in positions if position is not None) == 16 * MIB
+
+
+def test_a_truncated_file_whose_writer_pauses_is_measured(tmp_path: Path) -> None:
+    """One write after the truncation, and then a pause: after a while the file is looked into."""
+    path = str(tmp_path / "model.bin")
+    overwrite(path, 8)
+    with watching(str(tmp_path), settings=fast(walk_check_seconds=0.5)) as watched:
+        watched.idle()
+        with open(path, "wb", 0) as file:
+            file.write(b"c" * MIB)
+            watched.seen.wait(lambda: any(fact.position == MIB for fact in watched.seen.progress(path)))
+        watched.seen.wait_kinds(path, "open", "close_write")
