@@ -33,6 +33,8 @@ SEARCH_SHARE = 0.05
 # The first search after a file was opened looks at the descriptors of one process after the other, the newest
 # first, for so long (of processor time): a short load is over before counters could be compared.
 FIRST_SEARCH_SECONDS = 0.05
+# First searches for another load may come so much before they are paid for: short loads follow each other.
+CREDIT_SECONDS = 5.0
 COMPARE_SECONDS = 0.05
 # After so many searches without one, every process is looked at: who reads a mapped file from the page cache
 # has no I/O counted.
@@ -152,7 +154,8 @@ class ReaderSearch:
         self, files: Mapping[str, tuple[FileId, int]], wanted: _Wanted, known: set[int], *, opened: bool
     ) -> list[Reading]:
         now = self._clock()
-        first = (opened or self._idle) and now >= self._first_paid_at
+        credit = CREDIT_SECONDS if not self.held else 0.0  # more readers of the same load can wait
+        first = (opened or self._idle) and now >= self._first_paid_at - credit
         if not first and now < min(self._paid_at, self._compare_at):
             return []
         began, self._idle = self._cost_clock(), False
@@ -162,7 +165,8 @@ class ReaderSearch:
             readings += self._look_at(pid, files, wanted)
         if first:
             # It has a share of its own: a short load soon after another would go unseen else.
-            self._first_paid_at = now + (self._cost_clock() - began) / SEARCH_SHARE
+            paid_at = max(now, self._first_paid_at)
+            self._first_paid_at = paid_at + (self._cost_clock() - began) / SEARCH_SHARE
             began = self._cost_clock()
             if now >= self._paid_at:
                 self._count()  # what has grown at the second search tells who reads

@@ -202,6 +202,24 @@ def test_searching_takes_a_twentieth_of_the_time(proc: ReadingProc, model: Path)
     assert [reading.pid for reading in search.look(wanted(model), search=True)] == [7]
 
 
+def test_short_loads_soon_after_each_other_are_found_on_credit(proc: ReadingProc, model: Path) -> None:
+    """A first search of 0.05 s is paid for by a second; six loads in a row are sought, a seventh is not."""
+    for pid in range(1000, 1000 + FEW_PROCESSES + 10):
+        proc.process(pid)
+        proc.reads(pid, 10)
+    clock = Clock()
+    search = searching(proc, clock)
+    found = []
+    for pid in range(10, 17):
+        reader(proc, pid, model)
+        clock.cost = 0.05 / 80  # each process that is passed over reads the cost clock once
+        found.append(len(search.look(wanted(model), search=True, opened=True)))
+        clock.cost = 0.0
+        (proc.base / f"{pid}/fd/5").unlink()
+        search.look(wanted(model), search=False)
+    assert found == [1, 1, 1, 1, 1, 1, 0]
+
+
 def test_a_file_that_is_forgotten_is_new_again(proc: ReadingProc, model: Path) -> None:
     """What was touched of a mapping is asked for again after its file was left alone."""
     search = searching(proc, Clock())
