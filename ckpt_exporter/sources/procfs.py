@@ -143,9 +143,16 @@ def read_process(pid: int, proc: str) -> Process | None:
 
 
 def read_parent(pid: int, proc: str) -> int | None:
-    """Return the parent of a process, at half the cost of its whole record: all processes are asked."""
+    """Return the parent of a process, 0 for those that the kernel made."""
     fields = (read_record(f"{proc}/{pid}/stat") or b"").rpartition(b")")[2].split(None, 2)
     return int(fields[1]) if len(fields) > 2 and fields[1].isdigit() else None
+
+
+def list_kernel_threads(proc: str) -> set[int]:
+    """List the kernel's threads, all children of process 2; where that is another one, none can be seen."""
+    if read_parent(2, proc) != 0:
+        return set()
+    return {2, *map(int, (read_bytes(f"{proc}/2/task/2/children") or b"").split())}
 
 
 def read_io(pid: int, proc: str) -> tuple[int, int] | None:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from ckpt_exporter.model import Reading
 from ckpt_exporter.sources.pagemap import touched_bytes
 from ckpt_exporter.sources.procfs import (
+    list_kernel_threads,
     list_pids,
     list_pids_newest_first,
     read_activity,
     read_descriptor,
     read_mapped,
     read_memory,
-    read_parent,
     read_process,
     read_reads,
 )
@@ -111,7 +111,6 @@ class ReaderSearch:
         self._cost_clock = cost_clock
         self._counters: dict[int, tuple[int, int, int]] = {}
         self._counted_at = float("-inf")
-        self._kernel: set[int] = set()
         self._fruitless = 0
         self._paid_at = float("-inf")  # when what searches have cost so far is no more than their share
         self._first_paid_at = float("-inf")
@@ -236,12 +235,7 @@ class ReaderSearch:
 
     def _processes(self) -> set[int]:
         """Return the processes with memory of their own; the kernel's threads are half of all."""
-        pids = {pid for pid in list_pids(self._proc) if pid != os.getpid()}
-        self._kernel &= pids
-        if not self._kernel:
-            parents = {pid: read_parent(pid, self._proc) for pid in pids}
-            self._kernel = {pid for pid, parent in parents.items() if 2 in (pid, parent) and parent != 1}
-        return pids - self._kernel
+        return set(list_pids(self._proc)) - list_kernel_threads(self._proc) - {os.getpid()}
 
     def _activity(self, pids: set[int]) -> dict[int, tuple[int, int, int]]:
         return {pid: counts for pid in pids if (counts := read_activity(pid, self._proc)) is not None}

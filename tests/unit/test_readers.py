@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_exporter.sources.pagemap import touched_bytes
-from ckpt_exporter.sources.procfs import list_pids_newest_first
+from ckpt_exporter.sources.procfs import list_kernel_threads, list_pids_newest_first
 from ckpt_exporter.sources.readers import FEW_PROCESSES, ReaderSearch
 from tests.unit.test_writers import FakeProc
 
@@ -200,6 +200,16 @@ def test_searching_takes_a_twentieth_of_the_time(proc: ReadingProc, model: Path)
     assert search.look(wanted(model), search=True) == []
     clock.now = 221.0
     assert [reading.pid for reading in search.look(wanted(model), search=True)] == [7]
+
+
+@pytest.mark.parametrize(("parent", "threads"), [(0, {2, 3, 40}), (1, set())])
+def test_children_of_the_kernel_are_its_threads(proc: ReadingProc, parent: int, threads: set[int]) -> None:
+    """Where process 2 is not of the kernel, as in a container, its children are processes like others."""
+    proc.process(2, parent=parent)
+    children = proc.base / "2/task/2/children"
+    children.parent.mkdir(parents=True)
+    children.write_text("3 40 ")
+    assert list_kernel_threads(str(proc.base)) == threads
 
 
 def test_short_loads_soon_after_each_other_are_found_on_credit(proc: ReadingProc, model: Path) -> None:
