@@ -89,7 +89,8 @@ class ActiveFiles:
         self._closed = closed
         self._positions = Positions(entry)
         self._kept: set[Closing] = set()
-        self._denied: set[int] = set()  # users about whose files no lease tells anything
+        # Users about whose files, by the file system they are on, no lease tells anything.
+        self._denied: set[tuple[int, int]] = set()
         self.by_path: dict[str, ActiveFile] = {}
         self.by_key: dict[InodeKey, ActiveFile] = {}
         self.in_directory: dict[str, int] = {}
@@ -268,14 +269,15 @@ class ActiveFiles:
         self._closed(file, st if st is None else lstat(file.path) or st, t)
 
     def _is_held(self, file: ActiveFile, closing: Closing, st: os.stat_result) -> bool:
-        if st.st_uid in self._denied or self._entry.is_shared(file.path, st.st_dev):
+        place = (st.st_uid, st.st_dev)
+        if place in self._denied or self._entry.is_shared(file.path, st.st_dev):
             return False
         if len(self._kept) < _MAX_KEPT:
             closing.keep(file.path)
             self._kept.add(closing)
         answer = closing.writers(file.path)
-        if answer is None and len(self._denied) < _MAX_DENIED:
-            self._denied.add(st.st_uid)
+        if answer is None and closing.stat() is not None and len(self._denied) < _MAX_DENIED:
+            self._denied.add(place)
         return answer == 1
 
     def _let_go(self, file: ActiveFile) -> None:

@@ -111,6 +111,31 @@ def test_a_rename_while_it_is_held_does_not_end_it(path: str) -> None:
     assert watch.ended == []
 
 
+def test_a_name_that_is_gone_tells_nothing_of_the_next(path: str) -> None:
+    """A file renamed right after its close can't be asked; its user's next file is asked all the same."""
+    watch = Watch()
+    gone = watch.active.add(path + ".tmp", 99.0, os.stat(path))
+    watch.active.close_event(gone, 99.5, os.stat(path))
+    holder = watch.close_while_held(path)
+    assert [ended[0] for ended in watch.ended] == [path + ".tmp"]
+    os.close(holder)
+
+
+def test_where_leases_are_denied_the_event_is_the_end(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the right to a lease a file ends with its event, and its user is not asked about again."""
+    asked = []
+
+    def denied(fd: int) -> None:
+        asked.append(fd)
+
+    monkeypatch.setattr("ckpt_exporter.sources.closing.lease_tells_writers", denied)
+    watch = Watch()
+    for _ in range(2):
+        os.close(watch.close_while_held(path))
+    assert watch.ended == [(path, 100, 100.0)] * 2
+    assert len(asked) == 1
+
+
 def test_no_descriptor_stays_open(path: str) -> None:
     """Whatever comes after a close that was waited for, the descriptor is given back."""
     before = open_descriptors()
