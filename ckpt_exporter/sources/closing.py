@@ -15,8 +15,8 @@ from ckpt_exporter.sources.filestat import lease_tells_writers, local_writers, o
 # Asked so often that the end is known to a fiftieth of the time that the close takes.
 _FIRST_PAUSE_SECONDS = 0.001
 _PAUSE_SHARE = 0.02
-# What holds the file for longer is taken for another writer.
-_GIVE_UP_SECONDS = 30.0
+# What holds the file for longer is taken for another writer: memory full of dirty pages takes minutes.
+_GIVE_UP_SECONDS = 600.0
 
 
 class Closing:

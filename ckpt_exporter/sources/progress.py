@@ -209,7 +209,7 @@ class ActiveFiles:
         elif file.key != (st.st_dev, st.st_ino):
             return  # another file has this name now; the event about it is on its way
         if file.closing is not None:
-            self._await_release(file, file.closing, st, now)
+            self._await_release(file, file.closing, st, now, spread)
             return
         changed = self._take_in(file, st, now)
         position = self._positions.measure(file, st, changed=changed)
@@ -219,7 +219,7 @@ class ActiveFiles:
             self._emit(file, st, now, position)
             self._close(file, st, now)
         elif file.truncated and position is None:
-            file.probe_at = now + _STEP_SECONDS
+            file.probe_at = now + max(_STEP_SECONDS, spread)
         elif (changed and file.fresh) or now - file.emitted_at >= self._settings.progress_repeat_seconds:
             self._emit(file, st, now, position)
 
@@ -285,7 +285,9 @@ class ActiveFiles:
             file.closing.end()
             self._kept.discard(file.closing)
 
-    def _await_release(self, file: ActiveFile, closing: Closing, st: os.stat_result, now: float) -> None:
+    def _await_release(
+        self, file: ActiveFile, closing: Closing, st: os.stat_result, now: float, spread: float
+    ) -> None:
         """Ask whether the writer whose close was seen is through with it."""
         if closing.is_one_of_several(st, now):
             self._let_go(file)
@@ -295,7 +297,7 @@ class ActiveFiles:
             self.drop(file.path)
             self._closed(file, st, now)
         else:
-            file.probe_at = now + closing.pause_seconds(now)
+            file.probe_at = now + max(closing.pause_seconds(now), spread)
             if now - file.emitted_at >= self._settings.progress_repeat_seconds:
                 self._emit(file, st, now, self._positions.measure(file, st, changed=False))
 

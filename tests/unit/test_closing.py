@@ -51,10 +51,10 @@ def test_a_file_is_held_until_its_writer_lets_go(path: str, closing: Closing) ->
 
 
 def test_another_writer_shows_by_its_writes(path: str, closing: Closing) -> None:
-    """A close changes nothing in the file; who writes on is another, and so is who holds it for 30 s."""
+    """A close changes nothing in the file; who writes on is another, and so is who holds it for long."""
     st = os.stat(path)
-    assert not closing.is_one_of_several(st, 129.0)
-    assert closing.is_one_of_several(st, 131.0)
+    assert not closing.is_one_of_several(st, 699.0)
+    assert closing.is_one_of_several(st, 701.0)
     with open(path, "ab") as file:
         file.write(b"more")
     assert closing.is_one_of_several(os.stat(path), 100.1)
@@ -76,6 +76,7 @@ class Watch:
             clock=lambda: 100.0,
             name="run",
             is_shared=lambda *_: False,
+            beat=lambda: None,
             shared=SimpleNamespace(inodes=SimpleNamespace(note=lambda *_: None)),
         )
         self.active = ActiveFiles(entry, self._closed)  # type: ignore[arg-type]
@@ -134,6 +135,23 @@ def test_where_leases_are_denied_the_event_is_the_end(path: str, monkeypatch: py
         os.close(watch.close_while_held(path))
     assert watch.ended == [(path, 100, 100.0)] * 2
     assert len(asked) == 1
+
+
+def test_many_closes_at_once_share_the_budget(path: str) -> None:
+    """Forty files in their closes are asked every 10 ms, not every millisecond: 4,000 questions a second."""
+    watch = Watch()
+    holders = []
+    for number in range(40):
+        name = f"{path}-{number}"
+        with open(name, "wb") as file:
+            file.write(b"x")
+        holders.append(watch.close_while_held(name))
+        watch.active.by_path[name].emitted_at = 100.0
+        watch.active.by_path[name].probe_at = 100.0
+    assert watch.active.probe_due(100.0) == pytest.approx(100.01)
+    for holder in holders:
+        os.close(holder)
+    watch.active.give_back()
 
 
 def test_no_descriptor_stays_open(path: str) -> None:
