@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ckpt_exporter.sources.filestat import FileSystems
 
 OTHER_FILE_SYSTEM = "/dev/shm"  # memory, so never the one that the tests' directory is on
 
@@ -29,8 +32,10 @@ def test_torch_save_of_one_directory_per_step(measure_rightly: Measure) -> None:
     measure_rightly("torch_save", "directories", needs=("torch",), saves=3)
 
 
-def test_torch_save_over_one_name(measure_rightly: Measure) -> None:
+def test_torch_save_over_one_name(measure_rightly: Measure, tmp_path: Path) -> None:
     """Writing one file name three times with quiet between is three saves, each with its own bytes."""
+    if FileSystems().type_of(os.fspath(tmp_path), tmp_path.stat().st_dev) == "overlay":
+        pytest.skip("on overlay it can't be known when a close has flushed the file")
     measure_rightly("torch_save", "overwrite", needs=("torch",), saves=3)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ckpt_exporter.sources.filestat import FileSystems
 from tests.integration.watching import fast, watching
 
 MIB = 1024 * 1024
@@ -70,6 +71,8 @@ def unallocated_extents(path: str) -> int:
 @pytest.mark.parametrize("filesystem", ["disk", "tmpfs", *DISK_KINDS], indirect=True)
 def test_a_close_ends_when_its_writer_goes_on(filesystem: Path) -> None:
     """However long the kernel flushes in ``close``, the file ends when the call returns."""
+    if FileSystems().type_of(str(filesystem), os.stat(filesystem).st_dev) == "overlay":
+        pytest.skip("on overlay the lease does not tell when the file below is let go of")
     path = str(filesystem / "last.ckpt")
     overwrite(path, 192)
     os.sync()
