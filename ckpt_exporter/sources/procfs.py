@@ -91,17 +91,8 @@ def read_bytes(path: str, max_bytes: int = _MAX_BYTES) -> bytes | None:
 
 
 def read_record(path: str) -> bytes | None:
-    """Read a file of one short record, which comes in one piece; None if it has gone or may not be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.read(fd, _READ_SIZE)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
+    """Read a file of one short record, which comes in one piece: asking for more would cost another call."""
+    return read_bytes(path, max_bytes=1)
 
 
 def list_pids(proc: str) -> list[int]:
